@@ -40,14 +40,19 @@ def refuse_borrowed(directory: str | os.PathLike) -> None:
         )
 
 
-def lend_head(variables: dict[str, Any], target: Any, config: TargetConfig) -> dict[str, Any]:
+def lend_head(
+    variables: dict[str, Any], target: Any, config: TargetConfig, directory: str | os.PathLike
+) -> dict[str, Any]:
     """Add the target's rows to the variables of a drafter that leaves its projection to it.
 
     Args:
       variables: of the drafter; `draft` holds the ids of its vocabulary.
       target: variables of the target, quantised or not.
       config: of the target.
+      directory: holds the drafter's files.
     """
+    if not borrows_head(directory):
+        return variables
     columns = select_columns(target, config, variables["draft"]["ids"])
     dtype = target["params"]["norm"]["scale"].dtype
     return variables | {"draft": variables["draft"] | {"lm_head": columns.astype(dtype)}}

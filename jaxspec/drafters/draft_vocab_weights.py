@@ -6,6 +6,8 @@ the collection `draft` (see `jaxspec.drafters.base`).
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,9 +16,33 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.core.config import DrafterConfig
-from jaxspec.io.draft_vocab import MAPPING, mapping_tensors, read_ids
+from jaxspec.io.draft_vocab import MAPPING, mapping_tensors, read_ids, sort_rows
 from jaxspec.io.load_tree import read_tree
+from jaxspec.io.tensors import RenamedTensors, Tensors
+from jaxspec.io.torch_files import open_weights
 from jaxspec.io.weight_map import Leaf, check_fit, write_tree
+
+# What exporters put before the published names: the attributes that hold the drafter in a wrapper.
+_WRAPPERS = re.compile(r"(?:(?:model|module|draft_model|eagle_module|dflash_module)\.)+")
+# vLLM's name of the map.
+_ALIASES = {"draft_id_to_target_id": "d2t"}
+
+
+def open_drafter(directory: str | os.PathLike) -> Tensors:
+    """Open a drafter's weights by their published names, which exporters may prefix.
+
+    Raises:
+      FileNotFoundError: there are no weights.
+      ValueError: files are unsafe or damaged.
+    """
+    found = open_weights(directory)
+    names: dict[str, str] = {}
+    for name in found:
+        bare = _WRAPPERS.sub("", name, count=1) if _WRAPPERS.match(name) else name
+        bare = _ALIASES.get(bare, bare)
+        # Of two tensors with one name, the second keeps its own, by which it is reported.
+        names[name if bare in names else bare] = name
+    return found if list(names) == list(found) else RenamedTensors(found, names)
 
 
 def check_weights(
@@ -36,7 +62,8 @@ def check_weights(
       whole_map: accept the map of a whole vocabulary, which changes nothing, and check it too.
 
     Returns:
-      Token ids int32 [D] of the reduced draft vocabulary; None if the vocabulary is whole.
+      Token ids int32 [D] of the reduced draft vocabulary, in the order of the file; None if the
+      vocabulary is whole.
 
     Raises:
       WeightMismatch: tensors are missing, unexpected, misshapen or no floats; reports all of them.
@@ -69,8 +96,10 @@ def read_weights(
       WeightMismatch: a tensor holds no floats.
       ValueError: a tensor holds NaN or infinity, or overflows `dtype`.
     """
-    variables = read_tree(leaves, found, dtype, lambda name: True)
-    return variables if ids is None else variables | {"draft": {"ids": jnp.asarray(ids)}}
+    if ids is None:
+        return read_tree(leaves, found, dtype, lambda name: True)
+    variables = read_tree(leaves, sort_rows(found, ids), dtype, lambda name: True)
+    return variables | {"draft": {"ids": jnp.asarray(np.sort(ids))}}
 
 
 def write_weights(

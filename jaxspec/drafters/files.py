@@ -54,6 +54,24 @@ def load_drafter(directory: str | os.PathLike, config: Any, dtype: str) -> dict[
     return _format(config).read(directory, config, dtype)
 
 
+def lend(
+    variables: dict[str, Any],
+    config: Any,
+    target: Any,
+    target_config: TargetConfig,
+    directory: str | os.PathLike,
+) -> dict[str, Any]:
+    """Return a drafter's variables with what its files in `directory` leave to the target.
+
+    Args:
+      variables: what `load_drafter` returned.
+      config: of the drafter.
+      target: variables of the target.
+      target_config: of the target.
+    """
+    return _format(config).lend(variables, target, target_config, directory)
+
+
 def check_files(directory: str | os.PathLike, config: Any) -> None:
     """Raise what `load_drafter` would, but read no weights: only names, shapes and dtypes."""
     _format(config).check(directory, config)

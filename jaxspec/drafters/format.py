@@ -46,6 +46,12 @@ def _no_borrowed(config: Any, hf: dict[str, Any] | None = None) -> dict[str, str
     return {}
 
 
+def _lend_nothing(
+    variables: dict[str, Any], target: Any, config: TargetConfig, directory: Any
+) -> dict[str, Any]:
+    return variables
+
+
 def _native(hf: dict[str, Any], names: Collection[str]) -> str:
     return "native"
 
@@ -71,6 +77,8 @@ class Format:
         in the files that `write` makes.
       weights: names of weight files other than the usual ones, the preferred one first.
       side_files: names of further files that change what the drafter computes.
+      lend: (variables, target's variables, TargetConfig, directory) -> the variables with what the
+        files in `directory` leave to the target.
       stored: (directory, config) -> tensors in their stored dtypes, for `writers`.
       writers: {layout: writer} of the layouts that `jaxspec convert --to` writes; a writer is
         (directory, config, tensors, About) -> None.
@@ -88,6 +96,7 @@ class Format:
     borrowed: Callable[..., dict[str, str]] = _no_borrowed
     weights: tuple[str, ...] = ()
     side_files: tuple[str, ...] = ()
+    lend: Callable[[dict[str, Any], Any, TargetConfig, Any], dict[str, Any]] = _lend_nothing
     stored: Callable[[Any, Any], dict[str, np.ndarray]] | None = None
     writers: Mapping[str, Callable[..., None]] = dataclasses.field(default_factory=dict)
 

@@ -90,8 +90,8 @@ def score_temperature(hf: dict) -> tuple[float, float]:
 def check_fits(drafter: Any, target: TargetConfig, *, final_norm: bool = False) -> None:
     """Raise a one-line ValueError unless a drafter of target features fits `target`.
 
-    The drafter reads the target's embeddings and features, and often its output projection, so
-    widths, vocabulary and layers must agree.
+    The drafter reads the target's features, mostly its embeddings, and often its output projection,
+    so widths, vocabulary and layers must agree.
 
     Args:
       drafter: config of a drafter that reads features of layers.
@@ -100,7 +100,10 @@ def check_fits(drafter: Any, target: TargetConfig, *, final_norm: bool = False) 
         final norm (see `jaxspec.drafters.base.Drafter`).
     """
     wrong = []
-    if not drafter.hidden_size == drafter.target_hidden_size == target.hidden_size:
+    # A drafter with embeddings of its own may have a width of its own.
+    width = drafter.target_hidden_size
+    own = width if getattr(drafter, "own_embeddings", 0) else drafter.hidden_size
+    if not own == width == target.hidden_size:
         wrong.append(
             f"its hidden size is {drafter.hidden_size} (made for a target of {drafter.target_hidden_size}), "
             f"the target's {target.hidden_size}"

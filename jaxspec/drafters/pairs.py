@@ -34,7 +34,7 @@ def spread(variables: Mapping[str, Any], logits: jax.Array, vocab_size: int) -> 
     """
     return (
         whole_vocabulary(logits, variables["draft"]["ids"], vocab_size)
-        if "draft" in variables
+        if "ids" in variables.get("draft", {})
         else logits
     )
 

@@ -83,7 +83,8 @@ ENTRIES: Mapping[str, Kind] = MappingProxyType(
         "tie_word_embeddings attention_bias mlp_bias use_sliding_window norm_topk_prob "
         "norm_before_residual causal causal_head use_swa attention_sink_bias own_projection "
         "qk_norm shift prefix_broadcast original_lm_head sliding_window_non_causal "
-        "sample_from_anchor enable_confidence_head confidence_head_with_markov",
+        "sample_from_anchor enable_confidence_head confidence_head_with_markov embed_requires_grad "
+        "own_embeddings",
     )
     | _entries(
         TEXT,

@@ -1,7 +1,8 @@
 """The tensors `d2t` and `t2d` of a reduced draft vocabulary (EAGLE-3, speculators schema).
 
 `d2t` int64 [D] holds offsets: draft token i is the target's token i + d2t[i]. `t2d` bool [V] marks
-the same tokens.
+the same tokens. Each follows from the other, so exporters leave one out, and they differ in the
+integer type. NVIDIA's lists draft tokens by how frequent they are, all others by their ids.
 """
 
 from __future__ import annotations
@@ -10,58 +11,119 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from jaxspec.io.tensors import Tensors
 from jaxspec.io.weight_map import WeightMismatch
 
 MAPPING = ("d2t", "t2d")
+# Tensors with a row for every token that can be drafted.
+_ROWS = ("lm_head.weight", "markov_head.markov_w2.weight")
 
 
 def read_ids(read: Mapping[str, np.ndarray], size: int, vocab_size: int) -> np.ndarray:
-    """Read the token ids int32 [size] of the draft vocabulary, in ascending order.
+    """Read the token ids int32 [size] of the draft vocabulary, in the order of the file.
 
     Args:
-      read: tensors by name, including `d2t` and `t2d`.
+      read: tensors by name, including `d2t` or `t2d` or both, of any integer type.
       size: D, the number of tokens that can be drafted.
       vocab_size: V, the number of tokens of the target.
 
     Raises:
-      WeightMismatch: `d2t` or `t2d` is missing.
-      ValueError: shape or dtype is wrong, ids are out of range or do not ascend, or the two tensors
+      WeightMismatch: `d2t` and `t2d` are missing.
+      ValueError: shape or dtype is wrong, ids are out of range or occur twice, or the two tensors
         disagree.
     """
-    missing = [name for name in MAPPING if name not in read]
-    if missing:
-        raise WeightMismatch(missing, [], {})
-    offsets, marked = read["d2t"], read["t2d"]
-    for name, tensor, dtype, shape in (
-        ("d2t", offsets, "int64", (size,)),
-        ("t2d", marked, "bool", (vocab_size,)),
-    ):
-        if tensor.dtype.name != dtype or tensor.shape != shape:
-            found, wanted = f"{tensor.dtype.name} {list(tensor.shape)}", f"{dtype} {list(shape)}"
+    if not any(name in read for name in MAPPING):
+        raise WeightMismatch(list(MAPPING), [], {})
+    marked = _read_marks(read["t2d"], vocab_size) if "t2d" in read else None
+    if "d2t" not in read:
+        ids = np.flatnonzero(marked)
+        if len(ids) != size:
             raise ValueError(
-                f"{name} is {found}, but config.json says {wanted}: use the files of one checkpoint"
+                f"t2d marks {len(ids)} tokens, and config.json says that {size} can be drafted: "
+                "use the files of one checkpoint"
             )
-    ids = np.arange(size) + offsets
+        return ids.astype(np.int32)
+    _check("d2t", read["d2t"], "iu", "int64", size)
+    ids = np.arange(size) + read["d2t"].astype(np.int64)
+    _check_ids(ids, vocab_size)
+    if marked is not None:
+        differ = np.flatnonzero(marked != _marks(ids, vocab_size))
+        if differ.size:
+            raise ValueError(
+                f"t2d and d2t disagree about {differ.size} tokens, first {differ[0]}: "
+                "use the files of one checkpoint"
+            )
+    return ids.astype(np.int32)
+
+
+def sort_rows(read: Mapping[str, np.ndarray], ids: np.ndarray) -> Mapping[str, np.ndarray]:
+    """Return `read` with the rows of draft tokens in the order of ascending ids.
+
+    Args:
+      read: tensors by name.
+      ids: int [D], as `read_ids` returns them.
+    """
+    order = np.argsort(ids)
+    if (np.diff(order) > 0).all():
+        return read
+    view = _Sorted(read, order)
+    return view if isinstance(read, Tensors) else dict(view)
+
+
+class _Sorted(Tensors):
+    """A view of tensors that takes the rows of draft tokens, and their map, in another order."""
+
+    def __init__(self, read: Mapping[str, np.ndarray], order: np.ndarray):
+        self._read, self._order = read, order
+        self._home = dict.fromkeys(read)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        tensor, order = self._read[name], self._order
+        if name == "d2t":
+            places = np.arange(len(tensor))
+            return (tensor.astype(np.int64) + places)[order] - places
+        return tensor[order] if name in _ROWS else tensor
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._read.shape(name)
+
+    def dtype(self, name: str) -> str:
+        return self._read.dtype(name)
+
+
+def _check(name: str, tensor: np.ndarray, kinds: str, dtype: str, size: int) -> None:
+    """Raise a ValueError unless a tensor has the shape [size] and one of numpy's `kinds` of dtype."""
+    if tensor.dtype.kind not in kinds or tensor.shape != (size,):
+        found = f"{tensor.dtype.name} {list(tensor.shape)}"
+        raise ValueError(
+            f"{name} is {found}, but config.json says {dtype} {[size]}: "
+            "use the files of one checkpoint"
+        )
+
+
+def _check_ids(ids: np.ndarray, vocab_size: int) -> None:
     beyond = np.flatnonzero((ids < 0) | (ids >= vocab_size))
     if beyond.size:
         raise ValueError(
             f"d2t maps draft token {beyond[0]} to {ids[beyond[0]]}, outside the target's "
             f"{vocab_size} tokens: it must hold offsets, target id = i + d2t[i]"
         )
-    falls = np.flatnonzero(np.diff(ids) <= 0)
-    if falls.size:
-        first, second = ids[falls[0]], ids[falls[0] + 1]
+    order = np.argsort(ids, kind="stable")
+    twice = np.flatnonzero(np.diff(ids[order]) == 0)
+    if twice.size:
+        first, second = order[twice[0]], order[twice[0] + 1]
         raise ValueError(
-            f"d2t maps draft tokens {falls[0]} and {falls[0] + 1} to {first} and {second}, "
-            "but ids must ascend: it must hold offsets, target id = i + d2t[i]"
+            f"d2t maps draft tokens {first} and {second} both to {ids[first]}: "
+            "it must hold offsets, target id = i + d2t[i]"
         )
-    differ = np.flatnonzero(marked != _marks(ids, vocab_size))
-    if differ.size:
-        raise ValueError(
-            f"t2d and d2t disagree about {differ.size} tokens, first {differ[0]}: "
-            "use the files of one checkpoint"
-        )
-    return ids.astype(np.int32)
+
+
+def _read_marks(marked: np.ndarray, vocab_size: int) -> np.ndarray:
+    """Return `t2d` as bool [V]."""
+    _check("t2d", marked, "biu", "bool", vocab_size)
+    if not np.isin(marked, (0, 1)).all():
+        raise ValueError("t2d must be 1 for tokens that can be drafted and 0 for all others")
+    return marked.astype(bool)
 
 
 def mapping_tensors(ids: np.ndarray, vocab_size: int) -> dict[str, np.ndarray]:

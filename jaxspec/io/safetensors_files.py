@@ -19,8 +19,10 @@ from jaxspec.io.tensors import BlockReader, RowReader, Tensors
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 FLOAT_DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
-# Not weights, but the tables of a draft vocabulary.
+# Not weights, but the tables of a draft vocabulary, which exporters store in any integer type.
 _TABLES = ("I64", "I32", "BOOL")
+_INTEGERS = ("I16", "I8", "U8", "U16", "U32", "U64")
+_MAPS = ("d2t", "t2d", "draft_id_to_target_id")
 
 
 class WeightFiles(Tensors):
@@ -66,7 +68,8 @@ class WeightFiles(Tensors):
             return unpack(
                 handle.get_tensor(name), self._files[self._stored[scales]].get_tensor(scales)
             )
-        if stored not in (*FLOAT_DTYPES, *_TABLES):
+        table = stored in _INTEGERS and name.rpartition(".")[2] in _MAPS
+        if stored not in (*FLOAT_DTYPES, *_TABLES) and not table:
             raise ValueError(
                 f"{self.directory}: {name} is stored as {stored}; only F32, F16 and BF16 weights "
                 "can be read: "

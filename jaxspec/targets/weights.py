@@ -16,6 +16,7 @@ from jaxspec.targets import quant
 from jaxspec.targets.registry import family_of
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+_ROTARY = ("inv_freq", "original_inv_freq", "cos_cached", "sin_cached")
 
 
 def from_hf(
@@ -110,7 +111,7 @@ def _leaves(config: TargetConfig) -> list[Leaf]:
 
 def is_rotary_table(name: str) -> bool:
     """Whether a tensor holds rotary frequencies, which some writers save and nothing reads."""
-    return name.endswith("rotary_emb.inv_freq")
+    return name.rpartition(".")[2] in _ROTARY
 
 
 def decoder_layer_leaves(config: TransformerConfig, index: int, prefix: str) -> list[Leaf]:

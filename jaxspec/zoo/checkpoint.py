@@ -15,7 +15,6 @@ from jax.sharding import Mesh
 from jaxspec.core.mesh import check_mesh
 from jaxspec.core.params import WEIGHTLESS, Params, Spec
 from jaxspec.drafters import files
-from jaxspec.drafters.borrowed_head import borrows_head, lend_head
 from jaxspec.drafters.format import About
 from jaxspec.drafters.registry import record_of
 from jaxspec.io import provenance
@@ -127,7 +126,7 @@ def load(
             label: files.load_drafter(sources[label], configs[label], dtype) for label in sources
         }
     weights = {
-        label: lend_head(one, target, config) if borrows_head(sources[label]) else one
+        label: files.lend(one, configs[label], target, config, sources[label])
         for label, one in weights.items()
     }
     tokenizer = load_tokenizer(str(directory))

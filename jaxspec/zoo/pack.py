@@ -105,7 +105,7 @@ def _copies_head(directory: Path, model: Path) -> bool:
     if record_of(read_config(entries)).name not in ("dflash", "jetspec", "dspark"):
         return False
     tensors, config = open_weights(directory), target_config(read_entries(model / "config.json"))
-    if HEAD not in tensors or not all(name in tensors for name in MAPPING):
+    if HEAD not in tensors or not any(name in tensors for name in MAPPING):
         return False
     head = np.asarray(tensors[HEAD], np.float32)
     ids = read_ids(tensors, len(head), config.vocab_size)

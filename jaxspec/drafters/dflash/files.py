@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.borrowed_head import borrows_head, refuse_borrowed
+from jaxspec.drafters.borrowed_head import borrows_head, lend_head, refuse_borrowed
 from jaxspec.drafters.dflash import layouts, speculators
 from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.drafters.dflash.hf_config import drafter_config_to_hf
@@ -24,11 +24,11 @@ from jaxspec.drafters.dflash.weights import (
     stored,
     to_hf,
 )
+from jaxspec.drafters.draft_vocab_weights import open_drafter
 from jaxspec.drafters.format import About, Format, write_directory
 from jaxspec.drafters.hf_fields import check_fits, main_dtype
 from jaxspec.io.config_entries import read_entries
 from jaxspec.io.draft_vocab import MAPPING
-from jaxspec.io.torch_files import open_weights
 from jaxspec.io.weight_map import check_fit
 from jaxspec.targets.weights import is_rotary_table
 
@@ -179,7 +179,7 @@ def _open(
             f"{directory} has a mask embedding of its own ({_MASK_EMBEDDING}), "
             "which is not supported"
         )
-    read = native_names(open_weights(directory), config)
+    read = native_names(open_drafter(directory), config)
     if not speculators.is_speculators(read_entries(directory / "config.json")):
         return read, is_rotary_table
     mapped = [name for name in MAPPING if name in read and config.draft_vocab_size is None]
@@ -214,6 +214,7 @@ def block_format(causal: bool, names: tuple[str, ...] = ("dflash",)) -> Format:
         layout=layouts.layout,
         default_layers=layouts.default_layers,
         borrowed=layouts.borrowed,
+        lend=lend_head,
         side_files=(_MASK_EMBEDDING,),
         stored=stored_tensors,
         writers=writers,

@@ -16,7 +16,8 @@ _DRAFT_NOTE = "reduced: lm_head.weight, d2t and t2d are read by jaxspec alone; v
 def drafter_config(hf: dict[str, Any]) -> BlockDrafterConfig:
     """Read the `BlockDrafterConfig` of a config.json in the DFlash layout, which JetSpec heads share.
 
-    `block_size` is at the top or in `dflash_config`. `causal_head` (JetSpec) and `causal` (vLLM)
+    Exporters vary the class's name (`QwenDFlashDraftModel`, …). `block_size` is at the top or in
+    `dflash_config`. `causal_head` (JetSpec) and `causal` (vLLM)
     mean the same. `target_layer_ids` count decoder layers from 0 and name their outputs, which is
     this library's convention too.
 
@@ -24,11 +25,18 @@ def drafter_config(hf: dict[str, Any]) -> BlockDrafterConfig:
       ValueError: the architecture is another one, a field is missing, or a setting is not
         supported.
     """
-    named = (hf.get("architectures") or [None])[0]
-    if named != ARCHITECTURE or hf.get("model_type") != "qwen3":
+    named = str((hf.get("architectures") or [""])[0])
+    known = "DFlash" in named and "DFlash2" not in named
+    if not known or hf.get("model_type", "qwen3") != "qwen3":
         raise ValueError(
             f"unknown drafter architecture {named!r} (model_type {hf.get('model_type')!r}); "
             f"supported: {ARCHITECTURE} of type 'qwen3' (DFlash, JetSpec)"
+        )
+    projector = (hf.get("dflash_config") or {}).get("projector_type", "dflash")
+    if projector != "dflash":
+        raise ValueError(
+            f"config.json: dflash_config.projector_type = {projector!r} is not supported: it makes "
+            "another network than DFlash's"
         )
     return BlockDrafterConfig(**block_fields(hf))
 

@@ -12,7 +12,7 @@ import numpy as np
 from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.drafters.draft_vocab_weights import check_weights, read_weights, write_weights
 from jaxspec.drafters.leaves import make_head_leaf
-from jaxspec.io.draft_vocab import MAPPING
+from jaxspec.io.draft_vocab import mapping_tensors, sort_rows
 from jaxspec.io.load_tree import read_tree
 from jaxspec.io.tensors import RowReader, Tensors, find_row_reader
 from jaxspec.io.weight_map import (
@@ -66,6 +66,7 @@ def from_hf(
     variables = read_weights(read, leaves, ids, dtype)
     if ids is None or borrows_head:
         return variables
+    read = sort_rows(read, ids)
     head = read_tree(head_leaves(config), read, dtype, lambda name: True)["params"]
     return variables | {"draft": variables["draft"] | head}
 
@@ -93,13 +94,10 @@ def stored(
       WeightMismatch, ValueError: as `from_hf`.
     """
     leaves = drafter_leaves(config) if leaves is None else leaves
-    check(read, config, ignore, leaves=leaves)
+    ids = check(read, config, ignore, leaves=leaves)
+    read = read if ids is None else sort_rows(read, ids)
     tensors = read_stored([*leaves, *head_leaves(config)], read, lambda name: True)
-    return (
-        tensors
-        if config.draft_vocab_size is None
-        else tensors | {name: read[name] for name in MAPPING}
-    )
+    return tensors if ids is None else tensors | mapping_tensors(np.sort(ids), config.vocab_size)
 
 
 def check(

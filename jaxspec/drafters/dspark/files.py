@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.borrowed_head import borrows_head, refuse_borrowed
+from jaxspec.drafters.borrowed_head import borrows_head, lend_head, refuse_borrowed
 from jaxspec.drafters.dflash import weights
 from jaxspec.drafters.dflash.files import write_with_target
 from jaxspec.drafters.dflash.speculators import BORROWED, borrowed_leaves, borrowed_names
+from jaxspec.drafters.draft_vocab_weights import open_drafter
 from jaxspec.drafters.dspark import speculators
 from jaxspec.drafters.dspark.config import DSparkConfig
 from jaxspec.drafters.dspark.hf_config import dspark_config, dspark_config_to_hf, is_deepspec
 from jaxspec.drafters.dspark.weights import dspark_leaves
 from jaxspec.drafters.format import About, Format
 from jaxspec.drafters.hf_fields import check_fits, main_dtype
-from jaxspec.io.torch_files import open_weights
 from jaxspec.io.weight_map import check_fit
 from jaxspec.targets.weights import is_rotary_table
 
@@ -151,7 +151,7 @@ def _open(
     directory: Path, config: DSparkConfig
 ) -> tuple[Mapping[str, np.ndarray], Callable[[str], bool]]:
     """Open the weights: (tensors by name, whether one of another name may be present)."""
-    read = open_weights(directory)
+    read = open_drafter(directory)
     copies = borrowed_leaves(config, read)
     names = {name for leaf in copies for name, *_ in leaf.parts()}
     check_fit(copies, read, lambda name: True)
@@ -167,6 +167,7 @@ FORMAT = Format(
     write,
     layout=layout,
     borrowed=borrowed,
+    lend=lend_head,
     stored=stored_tensors,
     writers={"dspark": write_native, "speculators": write_speculators},
 )

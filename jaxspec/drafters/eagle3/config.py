@@ -17,7 +17,10 @@ class EagleConfig(FeatureDrafterConfig):
       depth: longest drafted path unless a call says otherwise; each level costs one forward.
       norm_before_residual: whether the residual connection carries the feature after its norm (a
         choice of the speculators schema).
+      own_embeddings: rows of the drafter's own embedding table, which a drafter needs that is
+        narrower or wider than its target; 0: it reads the target's.
     """
 
     depth: int = 8
     norm_before_residual: bool = False
+    own_embeddings: int = 0

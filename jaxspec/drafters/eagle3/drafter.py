@@ -40,6 +40,12 @@ def make_eagle_drafter(config: EagleConfig) -> Drafter:
     check_layers(config.num_layers, "EAGLE-3")
     module = EagleDrafter(config)
 
+    def embed(params: Any, target: TargetHead, tokens: jax.Array) -> jax.Array:
+        if not config.own_embeddings:
+            return target.embed(tokens)
+        # The target's table may have more rows, which no text of the drafter's training used.
+        return params["draft"]["embedding"][jnp.minimum(tokens, config.own_embeddings - 1)]
+
     def propose(params: Any, hidden: jax.Array) -> Proposal:
         logits = spread(params, module.apply(params, hidden, method="logits"), config.vocab_size)
         return Proposal(logits[:, :, None], hidden=hidden[:, :, None])
@@ -54,7 +60,7 @@ def make_eagle_drafter(config: EagleConfig) -> Drafter:
         positions = new.position[:, None] + jnp.arange(new.token.shape[1])
         prefix = state.cache.prefix(0)
         hidden, (k, v) = module.apply(
-            params, target.embed(new.following), features, positions, prefix=prefix
+            params, embed(params, target, new.following), features, positions, prefix=prefix
         )
         last = last_row(hidden, new.count, state.hidden)
         return EagleState(append(state.cache, k[None], v[None], new.count), last)
@@ -84,7 +90,7 @@ def make_eagle_drafter(config: EagleConfig) -> Drafter:
         positions = state.cache.length[:, None] + nodes.depth - 1
         prefix = state.cache.prefix(0)
         earlier = (scratch.k[0], scratch.v[0], first)
-        embedded = target.embed(nodes.token)
+        embedded = embed(params, target, nodes.token)
         hidden, (k, v) = module.apply(params, embedded, features, positions, mask, prefix, earlier)
         return propose(params, hidden), rows_of.write(scratch, k[None], v[None], hidden, first)
 

@@ -1,27 +1,42 @@
 """Weights of EAGLE-3 drafters, to and from the variables of `EagleDrafter`.
 
-The native layout calls the layer `midlayer`, the speculators schema and vLLM `layers.0`.
+The native layout calls the layer `midlayer`; the speculators schema, NVIDIA and vLLM call it
+`layers.0`. A drafter of the whole vocabulary may leave its output projection to the target, and any
+drafter one of the two tensors that map its draft vocabulary. Embeddings are read if they are the
+drafter's own.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jaxspec.drafters.draft_vocab_weights import check_weights, read_weights, write_weights
+from jaxspec.core.config import TargetConfig
+from jaxspec.drafters.borrowed_head import select_columns
+from jaxspec.drafters.draft_vocab_weights import (
+    check_weights,
+    open_drafter,
+    read_weights,
+    write_weights,
+)
 from jaxspec.drafters.eagle3 import hf_config
 from jaxspec.drafters.eagle3.config import EagleConfig
 from jaxspec.drafters.format import Format, json_writer
 from jaxspec.drafters.leaves import count_features, list_layer_leaves, make_head_leaf
+from jaxspec.io.config_entries import read_entries
+from jaxspec.io.load_tree import read_tree
 from jaxspec.io.tensors import RenamedTensors, Tensors
-from jaxspec.io.torch_files import open_weights
-from jaxspec.io.weight_map import Leaf, linear, vector
-from jaxspec.targets.weights import is_rotary_table
+from jaxspec.io.weight_map import Leaf, linear, vector, write_tree
+from jaxspec.targets.weights import HEAD, is_rotary_table
 
 _EMBEDDING = "embed_tokens.weight"
+# Copies of the target's tensors that speculators' training keeps beside the drafter.
+_COPIES = ("verifier_lm_head.weight", "verifier_norm.weight")
 
 
 def read(directory: str | os.PathLike, config: EagleConfig, dtype: str) -> dict[str, Any]:
@@ -31,19 +46,30 @@ def read(directory: str | os.PathLike, config: EagleConfig, dtype: str) -> dict[
       directory: holds model.safetensors or pytorch_model.bin, in either layout.
       dtype: dtype of all weights.
 
+    Returns:
+      The variables, without `lm_head` if the files leave it to the target, see `lend`. Embeddings
+      of the drafter's own are in the collection `draft`.
+
     Raises:
       FileNotFoundError: there are no weights.
       WeightMismatch: tensors are missing, unexpected, misshapen or no floats; reports all of them.
       ValueError: files are unsafe or damaged, weights hold NaN, or the map of draft tokens is
         wrong.
     """
-    found = _open(directory)
-    return read_weights(found, leaves(config), _check(found, config), dtype)
+    found, tied = _open(directory), _is_tied(directory)
+    ids = _check(found, config, tied)
+    variables = read_weights(found, _own_leaves(found, config, tied), ids, dtype)
+    if not config.own_embeddings:
+        return variables
+    table = read_tree([_embedding_leaf(config)], found, dtype, lambda name: True)["params"]
+    if HEAD not in found:
+        variables["params"]["lm_head"] = table["embedding"].T
+    return variables | {"draft": variables.get("draft", {}) | table}
 
 
 def check(directory: str | os.PathLike, config: EagleConfig) -> None:
     """Raise what `read` would, but read no weights."""
-    _check(_open(directory), config)
+    _check(_open(directory), config, _is_tied(directory))
 
 
 def tensors(variables: Mapping[str, Any], config: EagleConfig) -> dict[str, np.ndarray]:
@@ -51,7 +77,32 @@ def tensors(variables: Mapping[str, Any], config: EagleConfig) -> dict[str, np.n
 
     `d2t` and `t2d` are among them only if the draft vocabulary is reduced.
     """
-    return write_weights(variables, leaves(config), config)
+    tensors = write_weights(variables, leaves(config), config)
+    if not config.own_embeddings:
+        return tensors
+    return tensors | write_tree([_embedding_leaf(config)], {"params": variables["draft"]})
+
+
+def lend(
+    variables: dict[str, Any], target: Any, config: TargetConfig, directory: str | os.PathLike
+) -> dict[str, Any]:
+    """Return the variables with the target's output projection if the files leave theirs out.
+
+    Args:
+      variables: what `read` returned.
+      target: variables of the target.
+      config: of the target.
+      directory: holds config.json, which says whether the drafter's projection is its embeddings.
+    """
+    if "lm_head" in variables["params"]:
+        return variables
+    config = dataclasses.replace(
+        config, tie_embeddings=config.tie_embeddings or _is_tied(directory)
+    )
+    # An array of its own: adaptation may change it.
+    head = select_columns(target, config, np.arange(config.vocab_size))
+    head = head.astype(target["params"]["norm"]["scale"].dtype)
+    return variables | {"params": variables["params"] | {"lm_head": head}}
 
 
 def leaves(config: EagleConfig) -> list[Leaf]:
@@ -67,19 +118,51 @@ def leaves(config: EagleConfig) -> list[Leaf]:
     ]
 
 
-def _check(found: Mapping[str, np.ndarray], config: EagleConfig) -> np.ndarray | None:
+def _embedding_leaf(config: EagleConfig) -> Leaf:
+    """Return the leaf of an embedding table: the drafter's own, or a copy of the target's."""
+    rows = config.own_embeddings or config.vocab_size
+    return Leaf(("embedding",), ((_EMBEDDING,),), ((rows, config.hidden_size),))
+
+
+def _is_tied(directory: str | os.PathLike) -> bool:
+    """Whether config.json says that the output projection is the transposed embedding table."""
+    path = Path(directory) / "config.json"
+    return path.is_file() and bool(read_entries(path).get("tie_word_embeddings"))
+
+
+def _own_leaves(found: Tensors, config: EagleConfig, tied: bool) -> list[Leaf]:
+    """List the leaves, without the output projection if `found` may and does leave it out."""
+    wanted = leaves(config)
+    fits = tied if config.own_embeddings else config.hidden_size == config.target_hidden_size
+    left_out = HEAD not in found and config.draft_vocab_size is None and fits
+    return [leaf for leaf in wanted if not (left_out and leaf.path == ("lm_head",))]
+
+
+def _check(found: Tensors, config: EagleConfig, tied: bool) -> np.ndarray | None:
     """Check the tensors; files may also hold the target's embeddings and the map of a whole
     vocabulary.
     """
-    shape = (config.vocab_size, config.target_hidden_size)
-    embedding = [Leaf(("embedding",), ((_EMBEDDING,),), (shape,))] if _EMBEDDING in found else []
-    wanted = leaves(config) + embedding
-    return check_weights(found, wanted, config, ignore=is_rotary_table, whole_map=True)
+    unknown = "midlayer.hidden_norm.weight" not in found and "fc.weight" in found
+    if unknown and found.shape("fc.weight")[1:] == (2 * config.hidden_size,):
+        raise ValueError(
+            "the weights are those of an EAGLE or EAGLE-2 drafter (no midlayer.hidden_norm), which "
+            "is another network: use an EAGLE-3 drafter"
+        )
+    wanted = _own_leaves(found, config, tied)
+    if config.own_embeddings or _EMBEDDING in found:
+        wanted.append(_embedding_leaf(config))
+    return check_weights(
+        found,
+        wanted,
+        config,
+        ignore=lambda name: name in _COPIES or is_rotary_table(name),
+        whole_map=True,
+    )
 
 
 def _open(directory: str | os.PathLike) -> Tensors:
     """Open the weights of a directory under their native names."""
-    found = open_weights(directory)
+    found = open_drafter(directory)
     if any(name.startswith("midlayer.") for name in found):
         return found
     return RenamedTensors(
@@ -98,4 +181,5 @@ FORMAT = Format(
     layout=hf_config.layout,
     default_layers=hf_config.default_layers,
     borrowed=hf_config.borrowed,
+    lend=lend,
 )

@@ -1,8 +1,8 @@
 """config.json of published EAGLE-3 drafters, to and from `EagleConfig`.
 
-Two layouts are read: the native one of EAGLE, SpecForge and SGLang, which is also written, and the
-speculators schema of vLLM. An id of a feature layer names the layer's output in `eagle_config` of
-the native layout, and the layer's input at the top of the file.
+Two layouts are read: the native one of EAGLE, SpecForge, NVIDIA and SGLang, and the speculators
+schema of vLLM. An id of a feature layer names the layer's output in `eagle_config` of the native
+layout, and the layer's input at the top of the file.
 """
 
 from __future__ import annotations
@@ -25,22 +25,30 @@ from jaxspec.drafters.hf_fields import (
 from jaxspec.targets.hf_fields import integer, transformer_fields
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
-# The authors' own files name the target's architecture. Their draft vocabulary distinguishes them
-# from a target.
-_UNNAMED = "LlamaForCausalLM"
 _IDS = "eagle_aux_hidden_state_layer_ids"
 # Settings of EAGLE-3.1 and of speculators that make it another network.
-_UNSUPPORTED = ("fc_norm", "norm_before_fc", "norm_output", "embed_requires_grad", "mlp_bias")
+_UNSUPPORTED = ("fc_norm", "norm_before_fc", "norm_output", "mlp_bias")
+# Entries of NVIDIA's `eagle_config`, with the values that EAGLE-3 has.
+_NVIDIA = {
+    "use_aux_hidden_state": True,
+    "use_input_layernorm_in_first_layer": True,
+    "use_last_layernorm": True,
+    "use_mtp_layernorm": False,
+    "parallel_draft_step": 1,
+}
 
 
 def matches(hf: Mapping[str, Any]) -> bool:
-    """Say whether a config.json describes an EAGLE-3 drafter, in either layout."""
-    named = (hf.get("architectures") or [None])[0]
-    return (
-        _is_speculators(hf)
-        or named == ARCHITECTURE
-        or (named == _UNNAMED and "draft_vocab_size" in hf)
-    )
+    """Say whether a config.json describes an EAGLE-3 drafter, in either layout.
+
+    Exporters call it `LlamaForCausalLMEagle3`, `Eagle3LlamaForCausalLM`, `Eagle3DraftModel`, …, and
+    the authors like the target, from which its draft vocabulary distinguishes it.
+    """
+    if "speculators_model_type" in hf:
+        return _is_speculators(hf)
+    named = str((hf.get("architectures") or [""])[0])
+    plain = not named or named.endswith("ForCausalLM")
+    return "eagle" in named.lower() or "eagle_config" in hf or (plain and "draft_vocab_size" in hf)
 
 
 def config_from_hf(hf: dict[str, Any]) -> EagleConfig:
@@ -54,31 +62,31 @@ def config_from_hf(hf: dict[str, Any]) -> EagleConfig:
     """
     speculators = _is_speculators(hf)
     layer = hf.get("transformer_layer_config") if speculators else hf
-    if not isinstance(layer, dict) or layer.get("model_type") != "llama":
+    if not isinstance(layer, dict) or layer.get("model_type", "llama") != "llama":
         found = layer.get("model_type") if isinstance(layer, dict) else layer
         raise ValueError(
             f"config.json: an EAGLE-3 drafter's layer must be of model_type 'llama', not {found!r}"
         )
-    used = next((name for name in _UNSUPPORTED if hf.get(name) or layer.get(name)), None)
-    if used:
-        raise ValueError(
-            f"config.json: {used} is not supported: it makes another network than EAGLE-3's"
-        )
+    _check_network(hf, layer)
     fields = transformer_fields(layer)
     if fields["num_layers"] != 1:
         raise ValueError(
             f"config.json: num_hidden_layers is {fields['num_layers']}, "
             "and an EAGLE-3 drafter has 1 layer"
         )
-    vocab = integer(layer, "vocab_size")
+    vocab, own = integer(layer, "vocab_size"), hf.get("jaxspec") or {}
+    width = integer(hf, "target_hidden_size", fields["hidden_size"])
+    # Readers take the target's embeddings wherever they fit, unless they were trained.
+    trained = hf.get("embed_requires_grad") or own.get("own_embeddings")
     return EagleConfig(
         **fields,
         qk_norm=False,
         feature_layers=_read_feature_layers(hf),
-        target_hidden_size=integer(hf, "target_hidden_size", fields["hidden_size"]),
+        target_hidden_size=width,
+        own_embeddings=vocab if trained or width != fields["hidden_size"] else 0,
         vocab_size=vocab,
         draft_vocab_size=draft_vocab_size(hf, vocab),
-        depth=integer(hf.get("jaxspec") or {}, "depth", EagleConfig.depth),
+        depth=integer(own, "depth", EagleConfig.depth),
         norm_before_residual=_read_norm_before_residual(hf, speculators),
         score_temperature=score_temperature(hf),
     )
@@ -108,7 +116,8 @@ def config_to_hf(config: EagleConfig, about: About, dtype: str) -> dict[str, Any
         # of what is fed back and default to false.
         "fc_norm": False,
         "norm_before_residual": config.norm_before_residual,
-        "jaxspec": own_fields(config, about.num_layers, about.provenance) | {"depth": config.depth},
+        "jaxspec": own_fields(config, about.num_layers, about.provenance)
+        | {"depth": config.depth, "own_embeddings": bool(config.own_embeddings)},
     }
 
 
@@ -144,9 +153,9 @@ def recognise(hf: dict[str, Any], names: Collection[str]) -> bool:
     Some published drafters call themselves LlamaForCausalLM; `names` of tensors decide then.
     """
     architecture = str((hf.get("architectures") or [""])[0])
-    plain = architecture.endswith("ForCausalLM") or not architecture
-    reduced = "draft_vocab_size" in hf and "fc.weight" in names
-    return "Eagle3" in architecture or "eagle_config" in hf or (plain and reduced)
+    plain = "eagle" not in architecture.lower() and "eagle_config" not in hf
+    fused = any(name in names for name in ("fc.weight", "model.fc.weight"))
+    return matches(hf) and (fused or not plain)
 
 
 def layout(hf: dict[str, Any], names: Collection[str]) -> str:
@@ -173,6 +182,21 @@ def borrowed(config: EagleConfig, hf: dict[str, Any] | None = None) -> dict[str,
     return {"embed_tokens.weight": "model.embed_tokens.weight"}
 
 
+def _check_network(hf: Mapping[str, Any], layer: Mapping[str, Any]) -> None:
+    """Raise a ValueError if a setting makes it another network than EAGLE-3's."""
+    used = [name for name in _UNSUPPORTED if hf.get(name) or layer.get(name)]
+    own = hf.get("eagle_config") or {}
+    used += [
+        f"eagle_config.{name} = {own[name]!r}"
+        for name, value in _NVIDIA.items()
+        if own.get(name) is not None and own[name] != value
+    ]
+    if used:
+        raise ValueError(
+            f"config.json: {used[0]} is not supported: it makes another network than EAGLE-3's"
+        )
+
+
 def _is_speculators(hf: Mapping[str, Any]) -> bool:
     return hf.get("speculators_model_type") == "eagle3"
 
@@ -185,13 +209,9 @@ def _read_feature_layers(hf: Mapping[str, Any]) -> tuple[int, ...]:
         (hf, _IDS, 1),
     ):
         ids = (holder or {}).get(name)
-        if ids is None:
+        if ids is None or ids == []:
             continue
-        if (
-            not isinstance(ids, list)
-            or not ids
-            or not all(type(i) is int and i >= shift for i in ids)
-        ):
+        if not isinstance(ids, list) or not all(type(i) is int and i >= shift for i in ids):
             raise ValueError(
                 f"config.json: {name} must be target layers, {shift} or higher, not {ids!r}"
             )

@@ -21,7 +21,7 @@ from pallas_kernels.reference import add_parts
 
 
 class EagleDrafter(nn.Module):
-    """The draft network, with the target's token embeddings and its own output projection."""
+    """The draft network: its own output projection, and token embeddings that it is given."""
 
     config: EagleConfig
 
@@ -55,7 +55,7 @@ class EagleDrafter(nn.Module):
         """Compute outputs and rotated keys and values of T pairs.
 
         Args:
-          tokens: [B, T, E], the target's embeddings.
+          tokens: [B, T, E], embeddings of the tokens.
           features: [B, T, E], from `fuse`, or outputs of this function.
           positions: int32 [B, T], rotary positions.
           mask: see `pallas_kernels.reference.tree_attention`.

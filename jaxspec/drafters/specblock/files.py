@@ -12,7 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from jaxspec.drafters.draft_vocab_weights import check_weights, read_weights, write_map
+from jaxspec.drafters.draft_vocab_weights import (
+    check_weights,
+    open_drafter,
+    read_weights,
+    write_map,
+)
 from jaxspec.drafters.format import Format, json_writer
 from jaxspec.drafters.leaves import count_features, make_head_leaf
 from jaxspec.drafters.specblock import hf_config
@@ -20,7 +25,7 @@ from jaxspec.drafters.specblock.config import SpecBlockConfig
 from jaxspec.drafters.specblock.network import RANK_FEATURES
 from jaxspec.io.draft_vocab import MAPPING
 from jaxspec.io.tensors import RowReader, Tensors
-from jaxspec.io.torch_files import TorchFile, open_weights
+from jaxspec.io.torch_files import TorchFile
 from jaxspec.io.weight_map import Leaf, linear, vector, write_tree
 from jaxspec.targets.weights import decoder_layer_leaves, is_rotary_table
 
@@ -106,8 +111,8 @@ class _WithMapping(Tensors):
 
 
 def _open(directory: Path) -> Tensors:
-    weights, mapping = open_weights(directory), directory / _MAPPING_FILE
-    if all(name in weights for name in MAPPING) or not mapping.is_file():
+    weights, mapping = open_drafter(directory), directory / _MAPPING_FILE
+    if any(name in weights for name in MAPPING) or not mapping.is_file():
         return weights
     return _WithMapping(weights, TorchFile(mapping))
 

@@ -135,12 +135,39 @@ def test_a_target_without_a_name_can_be_written(tmp_path):
 
 
 @pytest.mark.parametrize("kind", FORMS)
-@pytest.mark.parametrize("name", ["d2t", "t2d", "lm_head.weight"])
-def test_a_missing_tensor_is_named(tmp_path, kind, name):
+@pytest.mark.parametrize("names", [["d2t", "t2d"], ["lm_head.weight"]])
+def test_missing_tensors_are_named(tmp_path, kind, names):
     directory = write(kind, tmp_path / "out")
-    change(directory, **{name: None})
-    with pytest.raises(WeightMismatch, match=f"1 missing: {name};"):
+    change(directory, **dict.fromkeys(names))
+    with pytest.raises(WeightMismatch, match=f"{len(names)} missing: {', '.join(names)};"):
         drafter(directory)
+
+
+FREQUENT = np.random.default_rng(0).permutation(len(IDS))
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"t2d": None},
+        {"d2t": None},
+        {"d2t": (IDS - np.arange(len(IDS))).astype(np.int32)},
+        {"t2d": np.isin(np.arange(257), IDS).astype(np.uint8)},
+        {"d2t": IDS[FREQUENT] - np.arange(len(IDS))},
+    ],
+)
+def test_one_half_of_the_map_is_enough_in_any_order_and_type(tmp_path, tensors):
+    first, second = (write("dflash", tmp_path / name) for name in ("first", "second"))
+    if "d2t" in tensors and tensors["d2t"] is not None and tensors["d2t"].dtype == np.int64:
+        tensors["lm_head__weight"] = load_file(first / WEIGHTS)["lm_head.weight"][FREQUENT]
+    change(second, **tensors)
+    (config, wanted), (_, found) = drafter(first), drafter(second)
+    assert found.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        np.testing.assert_array_equal(found[name], tensor)
+    read = [load_drafter(one, config, "float32")["draft"] for one in (first, second)]
+    for name in ("ids", "lm_head"):
+        np.testing.assert_array_equal(read[1][name], read[0][name])
 
 
 OFFSETS = IDS - np.arange(len(IDS))
@@ -161,15 +188,15 @@ WHOLE = "config.json says nothing: its draft_vocab_size must be below 257"
         ({"d2t": np.r_[-1, OFFSETS[1:]]}, "d2t maps draft token 0 to -1, outside"),
         (
             {"d2t": np.r_[OFFSETS[:1], 2, OFFSETS[2:]]},
-            "draft tokens 1 and 2 to 3 and 2, but ids must ascend",
+            "draft tokens 1 and 3 both to 3: it must hold offsets",
         ),
         (
             {"d2t": np.r_[OFFSETS[:1], -1, OFFSETS[2:]]},
-            "draft tokens 0 and 1 to 0 and 0, but ids must ascend",
+            "draft tokens 0 and 1 both to 0: it must hold offsets",
         ),
         (
-            {"d2t": OFFSETS.astype(np.int32)},
-            r"d2t is int32 \[131\], but config.json says int64 \[131\]",
+            {"d2t": OFFSETS.astype(np.float32)},
+            r"d2t is float32 \[131\], but config.json says int64 \[131\]",
         ),
         ({"d2t": OFFSETS[:-1]}, r"d2t is int64 \[130\]"),
         ({"t2d": np.zeros(257, bool)}, "t2d and d2t disagree about 131 tokens, first 0"),

@@ -64,6 +64,12 @@ def test_published_dflash():
     check_fits(config, QWEN3_8B)
 
 
+@pytest.mark.parametrize("name", ["QwenDFlashDraftModel", "DFlashQwen3ForCausalLM"])
+def test_exporters_other_names(name):
+    hf = with_own(projector_type="dflash") | {"architectures": [name], "model_type": None}
+    assert drafter_config({k: v for k, v in hf.items() if v}) == drafter_config(DFLASH)
+
+
 @pytest.mark.parametrize("flag", ["causal_head", "causal"])
 def test_jetspec_head(flag):
     assert drafter_config(with_own(**{flag: True})) == dataclasses.replace(
@@ -130,6 +136,7 @@ def test_written_config_reads_back(changes):
             DFLASH | {"architectures": ["Qwen3ForCausalLM"]},
             "unknown drafter architecture 'Qwen3ForCausalLM'",
         ),
+        (with_own(projector_type="domino"), "dflash_config.projector_type = 'domino' is not"),
         (DFLASH | {"block_size": None}, "lacks 'block_size'"),
         (DFLASH | {"block_size": 1}, "block_size counts the anchor"),
         (with_own(mask_token_id=None), "mask_token_id must be a token id, not None"),

@@ -45,7 +45,12 @@ def write(form: str, destination: Path) -> Path:
     destination.mkdir()
     shutil.copyfile(source(form) / "config.json", destination / "config.json")
     tensors = load_file(source(form) / WEIGHTS)
-    if form == "torch":
+    if form == "prefixed":
+        rotary = {"model.rotary_emb.inv_freq": np.ones(8, np.float32)}
+        save_file(
+            {f"model.{name}": x for name, x in tensors.items()} | rotary, destination / WEIGHTS
+        )
+    elif form == "torch":
         torch_zip.write_torch_zip(destination / TORCH_WEIGHTS, tensors)
     else:
         save_file(fused(tensors), destination / WEIGHTS)
@@ -75,7 +80,7 @@ def fused(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return tensors
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", [*FORMATS, "prefixed"])
 def test_read_write_read_is_tensor_equal(tmp_path, form):
     config, tensors = drafter(source(form))
     first = write(form, tmp_path / "first")

@@ -96,6 +96,13 @@ def test_the_whole_vocabulary_needs_no_map(tmp_path):
     assert jax.tree.all(jax.tree.map(np.array_equal, variables, again))
 
 
+def test_one_half_of_the_map_is_enough(tmp_path):
+    config = hf_config.config_from_hf(published())
+    wanted = files.read(FOLDER, config, "float32")
+    found = files.read(copy_to(tmp_path, t2d=None), config, "float32")
+    assert jax.tree.all(jax.tree.map(np.array_equal, found, wanted))
+
+
 def test_the_map_may_stand_in_a_file_of_its_own(tmp_path):
     torch = pytest.importorskip("torch")
     config = hf_config.config_from_hf(published())
