@@ -115,6 +115,7 @@ def train_drafter(options: DrafterOptions, arguments: Sequence[str] = ()) -> Par
     spec, kind = target.spec, options.model.kind
     config = find_method(kind).config(options.model, spec.target, spec.tokenizer)
     rows = load_packed_rows(options.data, spec.tokenizer)
+    _check_tokens(rows, spec.target.vocab_size)
     draft = _draft_collection(rows, config, target)
     params = _first_weights(options, config, target, draft)
     params, kept = split_frozen(params, find_method(kind).frozen(options.method))
@@ -149,6 +150,15 @@ def train_drafter(options: DrafterOptions, arguments: Sequence[str] = ()) -> Par
     return Params(
         target.target, {kind: trained}, dataclasses.replace(spec, drafters=((kind, config),))
     )
+
+
+def _check_tokens(rows: PackedRows, vocab_size: int) -> None:
+    """Raise a ValueError if the data hold tokens that have no row in the embedding table."""
+    if (token := int(rows.tokens.max(initial=0))) >= vocab_size:
+        raise ValueError(
+            f"the data hold token {token}, and the target has {vocab_size} embedding rows: leave "
+            "tokens out that were added to the tokenizer after the target was made"
+        )
 
 
 def _draft_collection(rows: PackedRows, config, target: Params) -> dict:

@@ -6,9 +6,11 @@ the collection `draft` (see `jaxspec.drafters.base`).
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,7 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.core.config import DrafterConfig
-from jaxspec.io.draft_vocab import MAPPING, mapping_tensors, read_ids, sort_rows
+from jaxspec.io.config_entries import read_entries
+from jaxspec.io.draft_vocab import (
+    MAPPING,
+    mapping_tensors,
+    read_ids,
+    resize_vocabulary,
+    sort_rows,
+)
 from jaxspec.io.load_tree import read_tree
 from jaxspec.io.tensors import RenamedTensors, Tensors
 from jaxspec.io.torch_files import open_weights
@@ -28,8 +37,13 @@ _WRAPPERS = re.compile(r"(?:(?:model|module|draft_model|eagle_module|dflash_modu
 _ALIASES = {"draft_id_to_target_id": "d2t"}
 
 
-def open_drafter(directory: str | os.PathLike) -> Tensors:
+def open_drafter(directory: str | os.PathLike, config: DrafterConfig) -> Tensors:
     """Open a drafter's weights by their published names, which exporters may prefix.
+
+    Args:
+      directory: holds the weights, and config.json with the size of the vocabulary they were made
+        for.
+      config: of the drafter, fitted to its target: rows of tokens are padded or left out.
 
     Raises:
       FileNotFoundError: there are no weights.
@@ -42,7 +56,27 @@ def open_drafter(directory: str | os.PathLike) -> Tensors:
         bare = _ALIASES.get(bare, bare)
         # Of two tensors with one name, the second keeps its own, by which it is reported.
         names[name if bare in names else bare] = name
-    return found if list(names) == list(found) else RenamedTensors(found, names)
+    bare_found = found if list(names) == list(found) else RenamedTensors(found, names)
+    stored = _stored_vocab_size(Path(directory)) or config.vocab_size
+    return resize_vocabulary(bare_found, stored, config.vocab_size, config.draft_vocab_size)
+
+
+def _stored_vocab_size(directory: Path) -> int | None:
+    """Read the number of tokens that a drafter was made for; None if no file says it."""
+    path = directory / "config.json"
+    hf = read_entries(path) if path.is_file() else {}
+    return (hf.get("transformer_layer_config") or hf).get("vocab_size")
+
+
+def pad_vocabulary(config: Any, rows: int) -> Any:
+    """Return the config of a drafter with an output projection of its own, see `Format.pad`."""
+    size = config.draft_vocab_size or (config.vocab_size if config.vocab_size < rows else None)
+    return dataclasses.replace(config, vocab_size=rows, draft_vocab_size=size)
+
+
+def pad_tables(config: Any, rows: int) -> Any:
+    """Return the config of a drafter that uses the target's output projection, see `Format.pad`."""
+    return dataclasses.replace(config, vocab_size=rows)
 
 
 def check_weights(

@@ -37,6 +37,15 @@ def for_target(config: Any, target: TargetConfig) -> Any:
     return _format(config).for_target(config, target)
 
 
+def pad_vocabulary(config: Any, rows: int) -> Any:
+    """Return `config` for a target whose table has `rows` rows.
+
+    The drafter's own has more or fewer. The rows of tokens are the same, and the tokens that it has
+    no rows for are never drafted. Configs of drafters that cannot do so are returned unchanged.
+    """
+    return _format(config).pad(config, rows)
+
+
 def load_drafter(directory: str | os.PathLike, config: Any, dtype: str) -> dict[str, Any]:
     """Read the variables (see `jaxspec.drafters.base`) of the drafter in `directory`.
 

@@ -52,6 +52,10 @@ def _lend_nothing(
     return variables
 
 
+def _keep(config: Any, rows: int) -> Any:
+    return config
+
+
 def _native(hf: dict[str, Any], names: Collection[str]) -> str:
     return "native"
 
@@ -64,6 +68,8 @@ class Format:
       matches: config.json -> whether `config_from_hf` reads it.
       config_from_hf: config.json -> config, as far as the file states it.
       for_target: (config, TargetConfig) -> the full config; ValueError if it does not fit.
+      pad: (config, rows) -> the config for a target whose embedding table has this many rows, see
+        `jaxspec.drafters.files.pad_vocabulary`.
       read: (directory, config, dtype) -> variables, see `jaxspec.drafters.base`.
       check: (directory, config) -> None; raises what `read` would, without reading weights.
       write: (directory, config, variables, About) -> None.
@@ -97,6 +103,7 @@ class Format:
     weights: tuple[str, ...] = ()
     side_files: tuple[str, ...] = ()
     lend: Callable[[dict[str, Any], Any, TargetConfig, Any], dict[str, Any]] = _lend_nothing
+    pad: Callable[[Any, int], Any] = _keep
     stored: Callable[[Any, Any], dict[str, np.ndarray]] | None = None
     writers: Mapping[str, Callable[..., None]] = dataclasses.field(default_factory=dict)
 

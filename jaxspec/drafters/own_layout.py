@@ -15,11 +15,16 @@ from typing import Any
 import numpy as np
 
 from jaxspec.core.config import FeatureDrafterConfig, TargetConfig
-from jaxspec.drafters.draft_vocab_weights import check_weights, read_weights, write_weights
+from jaxspec.drafters.draft_vocab_weights import (
+    check_weights,
+    open_drafter,
+    pad_vocabulary,
+    read_weights,
+    write_weights,
+)
 from jaxspec.drafters.format import About, Format, json_writer, named
 from jaxspec.drafters.hf_fields import check_fits, own_fields, read_target_sizes, sizes_to_hf
 from jaxspec.drafters.leaves import count_features, make_head_leaf
-from jaxspec.io.torch_files import open_weights
 from jaxspec.io.weight_map import Leaf, linear, vector
 from jaxspec.targets.hf_fields import integer, transformer_fields
 
@@ -56,17 +61,17 @@ def make_own_format(
         }
 
     def read(directory: str | os.PathLike, config: Any, dtype: str) -> dict[str, Any]:
-        found, table = open_weights(directory), leaves(config)
+        found, table = open_drafter(directory, config), leaves(config)
         return read_weights(found, table, check_weights(found, table, config), dtype)
 
     def check(directory: str | os.PathLike, config: Any) -> None:
-        check_weights(open_weights(directory), leaves(config), config)
+        check_weights(open_drafter(directory, config), leaves(config), config)
 
     def tensors(variables: Mapping[str, Any], config: Any) -> dict[str, np.ndarray]:
         return write_weights(variables, leaves(config), config)
 
     write = json_writer(to_hf, tensors)
-    return Format(named(architecture), from_hf, _for_target, read, check, write)
+    return Format(named(architecture), from_hf, _for_target, read, check, write, pad=pad_vocabulary)
 
 
 def list_end_leaves(config: FeatureDrafterConfig) -> list[Leaf]:

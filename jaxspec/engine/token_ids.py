@@ -34,8 +34,8 @@ def to_ids(prompt: Prompt, tokenizer: Any, config: TargetConfig) -> list[int]:
     """Tokenize one prompt.
 
     Raises:
-      ValueError: the prompt is empty, needs a tokenizer that the model lacks, or holds ids outside
-        the vocabulary.
+      ValueError: the prompt is empty, needs a tokenizer that the model lacks, or holds ids without
+        a row in the embedding table, which the tokenizer may know nevertheless.
     """
     if isinstance(prompt, str) or is_chat(prompt):
         if tokenizer is None:
@@ -48,12 +48,21 @@ def to_ids(prompt: Prompt, tokenizer: Any, config: TargetConfig) -> list[int]:
         ids = [int(token) for token in given]
     if not ids:
         raise ValueError("empty prompt: give at least one token")
-    wrong = [token for token in ids if not 0 <= token < config.vocab_size]
-    if wrong:
-        raise ValueError(
-            f"token id {wrong[0]} is outside the vocabulary of {config.vocab_size}: use the model's tokenizer"
-        )
+    wrong = next((token for token in ids if not 0 <= token < config.vocab_size), None)
+    if wrong is not None:
+        raise ValueError(_describe_beyond(wrong, config.vocab_size, tokenizer))
     return ids
+
+
+def _describe_beyond(token: int, rows: int, tokenizer: Any) -> str:
+    """Say why a prompt may not hold a token that has no row in the embedding table."""
+    name = getattr(tokenizer, "name_token", lambda token: None)(token)
+    if name is None:
+        return f"token id {token} is outside the vocabulary of {rows}: use the model's tokenizer"
+    return (
+        f"token id {token}, {name!r}, is outside the vocabulary of {rows}: it was added to the "
+        "tokenizer after the model was made; leave it out of the prompt"
+    )
 
 
 def number_sequences(prompts: list[list[int]]) -> np.ndarray:

@@ -15,8 +15,15 @@ from jaxspec.io.tensors import Tensors
 from jaxspec.io.weight_map import WeightMismatch
 
 MAPPING = ("d2t", "t2d")
-# Tensors with a row for every token that can be drafted.
+# Tensors with a row for every token that can be drafted, and with one for every token.
 _ROWS = ("lm_head.weight", "markov_head.markov_w2.weight")
+_TABLES = (
+    "t2d",
+    "embed_tokens.weight",
+    "markov_head.markov_w1.weight",
+    "candidate_selector.predecessor_codebook",
+    "candidate_selector.successor_codebook",
+)
 
 
 def read_ids(read: Mapping[str, np.ndarray], size: int, vocab_size: int) -> np.ndarray:
@@ -89,6 +96,56 @@ class _Sorted(Tensors):
 
     def dtype(self, name: str) -> str:
         return self._read.dtype(name)
+
+
+def resize_vocabulary(read: Tensors, stored: int, rows: int, size: int | None) -> Tensors:
+    """Return `read` for a target whose embedding table has `rows` rows instead of `stored`.
+
+    Rows that are missing are zeros. If the drafter has its own output projection, those of its rows
+    become the draft vocabulary.
+
+    Args:
+      read: tensors by name.
+      stored: rows that the drafter was made for.
+      rows: V, the target's rows.
+      size: D of the drafter's config; None: its draft vocabulary is whole.
+    """
+    return read if stored == rows else _Resized(read, stored, rows, size)
+
+
+class _Resized(Tensors):
+    """A view of tensors with another number of rows for the tokens."""
+
+    def __init__(self, read: Tensors, stored: int, rows: int, size: int | None):
+        whole = size in (None, stored)
+        wanted = {name: rows for name in _TABLES} | {name: size or rows for name in _ROWS if whole}
+        self._read = read
+        self._home = {
+            name: wanted[name] if read.shape(name)[:1] == (stored,) and name in wanted else None
+            for name in read
+        }
+        self._map = {}
+        if size == stored and "d2t" not in read:
+            self._map = mapping_tensors(np.arange(stored), rows)
+            self._home |= dict.fromkeys(self._map)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name in self._map:
+            return self._map[name]
+        tensor, rows = self._read[name], self._home[name]
+        if rows is None or rows == len(tensor):
+            return tensor
+        more = np.zeros((max(0, rows - len(tensor)), *tensor.shape[1:]), tensor.dtype)
+        return np.concatenate([tensor[:rows], more])
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        if name in self._map:
+            return self._map[name].shape
+        rows, shape = self._home[name], self._read.shape(name)
+        return shape if rows is None else (rows, *shape[1:])
+
+    def dtype(self, name: str) -> str:
+        return {"d2t": "I64", "t2d": "BOOL"}[name] if name in self._map else self._read.dtype(name)
 
 
 def _check(name: str, tensor: np.ndarray, kinds: str, dtype: str, size: int) -> None:

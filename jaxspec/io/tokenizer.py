@@ -37,6 +37,15 @@ class Tokenizer:
         """
         return list(self._inner.encode(replace_surrogates(text)))
 
+    def name_token(self, token: int) -> str | None:
+        """Return the text of a token by its id; None if there is no such token."""
+        return self._inner.convert_ids_to_tokens(token) if 0 <= token < 2**31 else None
+
+    def list_ordinary(self) -> dict[int, str]:
+        """Return {id: token} of all tokens but those that were added to the vocabulary."""
+        added, tokens = self._inner.added_tokens_decoder, self._inner.get_vocab()
+        return {i: token for token, i in tokens.items() if i not in added}
+
     @property
     def has_chat_template(self) -> bool:
         """Whether `chat` can be called."""

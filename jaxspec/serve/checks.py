@@ -85,7 +85,7 @@ def check_request(request: ServeRequest, limits: Limits) -> Accepted:
     """
     spec = limits.spec
     with _blame("tokens"):
-        prompt = to_ids(request.tokens, None, spec.target)
+        prompt = to_ids(request.tokens, limits.tokenizer, spec.target)
     with _blame("max_new_tokens"):
         new = check_count("max_new_tokens", request.max_new_tokens)
         _check_room(len(prompt), new, limits)

@@ -27,7 +27,7 @@ from jaxspec.io.safetensors_files import (
     weight_dtype,
     write_safetensors,
 )
-from jaxspec.io.tokenizer import eos_ids, load_tokenizer
+from jaxspec.io.tokenizer import Tokenizer, eos_ids, load_tokenizer
 from jaxspec.io.training_cost import read_training_cost
 from jaxspec.targets import quant
 from jaxspec.targets import weights as target_weights
@@ -36,6 +36,7 @@ from jaxspec.targets.registry import family_of
 from jaxspec.targets.sharding.place import refuse, replicate
 from jaxspec.targets.sharding.read import read_shared
 from jaxspec.targets.sharding.shares import choose_experts, widen
+from jaxspec.zoo.fit import fit_drafter
 from jaxspec.zoo.places import (
     BEST,
     DRAFTERS,
@@ -46,6 +47,8 @@ from jaxspec.zoo.places import (
     resolve_model,
 )
 
+# Tokens without an embedding row that a tokenizer may have beside those that it calls added.
+_FEW = 16
 _TOKENIZER_FILES = (
     "tokenizer*",
     "vocab*",
@@ -113,7 +116,7 @@ def load(
         for label, source in sources.items()
     }
     configs = {
-        label: files.for_target(drafter_config, config) for label, drafter_config in found.items()
+        label: fit_drafter(one, sources[label], config, directory) for label, one in found.items()
     }
     mesh = None if mesh is None else check_mesh(mesh)
     alone = mesh is None or mesh.size == 1
@@ -130,21 +133,32 @@ def load(
         for label, one in weights.items()
     }
     tokenizer = load_tokenizer(str(directory))
-    if tokenizer is not None and len(tokenizer) > config.vocab_size:
-        raise ValueError(
-            f"{directory}: the tokenizer has {len(tokenizer)} tokens and the model "
-            f"{config.vocab_size} embedding rows: "
-            "they belong to different models; use the tokenizer that the model was published with"
-        )
+    _check_tokenizer(directory, tokenizer, config.vocab_size)
     spec = Spec(
         target=placed,
         drafters=_rank(configs, read_order(find_drafters(name, directory))),
-        eos=eos_ids(directory, tokenizer),
+        eos=tuple(token for token in eos_ids(directory, tokenizer) if token < config.vocab_size),
         tokenizer=None if tokenizer is None else str(directory),
     )
     if not alone:
         return Params(target, replicate(weights, mesh), spec)
     return jax.device_put(Params(target, weights, spec), mesh and mesh.devices.item())
+
+
+def _check_tokenizer(directory: Path, tokenizer: Tokenizer | None, rows: int) -> None:
+    """Raise a ValueError if many tokens have no row in the embedding table.
+
+    A few may have none: fine-tuning adds tokens such as `[PAD]` that no text uses. Prompts that hold
+    them are refused.
+    """
+    if tokenizer is None or len(tokenizer) <= rows:
+        return
+    if sum(token >= rows for token in tokenizer.list_ordinary()) > _FEW:
+        raise ValueError(
+            f"{directory}: the tokenizer has {len(tokenizer)} tokens and the model {rows} embedding "
+            "rows: they belong to different models; use the tokenizer that the model was published "
+            "with"
+        )
 
 
 def _rank(configs: dict[str, Any], order: Sequence[str]) -> tuple[tuple[str, Any], ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.files import borrowed_tensors, for_target, read_config
+from jaxspec.drafters.files import borrowed_tensors, read_config
 from jaxspec.drafters.format import About
 from jaxspec.drafters.registry import record_of, records
 from jaxspec.io import provenance
@@ -19,6 +19,7 @@ from jaxspec.targets.hf_config import target_config
 from jaxspec.targets.hf_fields import integer
 from jaxspec.targets.registry import family_of
 from jaxspec.targets.weights import EMBEDDING, HEAD, stored_name
+from jaxspec.zoo.fit import fit_drafter
 from jaxspec.zoo.places import open_target, resolve_drafter, resolve_model
 
 
@@ -67,7 +68,8 @@ def convert(source, destination, to: str, target=None) -> Path:
     if model is None:
         about = _as_recorded(directory, hf, config)
     else:
-        config = for_target(config, target_config(read_entries(model / "config.json")))
+        own = target_config(read_entries(model / "config.json"))
+        config = fit_drafter(config, directory, own, model)
         about = _of_target(model, provenance.recorded(hf))
     record.files.writers[to](destination, config, record.files.stored(directory, config), about)
     return destination

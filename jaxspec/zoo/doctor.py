@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from jaxspec.core.params import Params
-from jaxspec.drafters.files import for_target, read_config
+from jaxspec.drafters.files import read_config
 from jaxspec.drafters.registry import record_of
 from jaxspec.engine.api import decode
 from jaxspec.engine.token_ids import to_ids
@@ -23,6 +23,7 @@ from jaxspec.targets.hf_config import target_config
 from jaxspec.zoo.checkpoint import load
 from jaxspec.zoo.compare_files import compare_borrowed, compare_records
 from jaxspec.zoo.environment import report_environment
+from jaxspec.zoo.fit import fit_drafter
 from jaxspec.zoo.inspect import describe_checkpoint
 from jaxspec.zoo.places import resolve_drafter, resolve_model
 from jaxspec.zoo.probe import gain, measure_fit
@@ -94,7 +95,7 @@ def diagnose(
     written = result["drafter"]["feature_layers"]
     warnings += [f"feature layers: {written['note']}"] if written["contradicted"] else []
     try:
-        for_target(config, target_config(read_entries(target / "config.json")))
+        fit_drafter(config, directory, target_config(read_entries(target / "config.json")), target)
     except ValueError as error:
         warnings.append(str(error))
         return result

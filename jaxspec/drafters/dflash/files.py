@@ -24,7 +24,7 @@ from jaxspec.drafters.dflash.weights import (
     stored,
     to_hf,
 )
-from jaxspec.drafters.draft_vocab_weights import open_drafter
+from jaxspec.drafters.draft_vocab_weights import open_drafter, pad_tables
 from jaxspec.drafters.format import About, Format, write_directory
 from jaxspec.drafters.hf_fields import check_fits, main_dtype
 from jaxspec.io.config_entries import read_entries
@@ -179,7 +179,7 @@ def _open(
             f"{directory} has a mask embedding of its own ({_MASK_EMBEDDING}), "
             "which is not supported"
         )
-    read = native_names(open_drafter(directory), config)
+    read = native_names(open_drafter(directory, config), config)
     if not speculators.is_speculators(read_entries(directory / "config.json")):
         return read, is_rotary_table
     mapped = [name for name in MAPPING if name in read and config.draft_vocab_size is None]
@@ -215,6 +215,7 @@ def block_format(causal: bool, names: tuple[str, ...] = ("dflash",)) -> Format:
         default_layers=layouts.default_layers,
         borrowed=layouts.borrowed,
         lend=lend_head,
+        pad=pad_tables,
         side_files=(_MASK_EMBEDDING,),
         stored=stored_tensors,
         writers=writers,

@@ -19,7 +19,7 @@ from jaxspec.drafters.dflash.hf_config import block_fields, drafter_config_to_hf
 from jaxspec.drafters.dflash.layouts import default_layers
 from jaxspec.drafters.dflash2.config import DFlash2Config
 from jaxspec.drafters.dflash2.network import DFlash2
-from jaxspec.drafters.draft_vocab_weights import open_drafter
+from jaxspec.drafters.draft_vocab_weights import open_drafter, pad_tables
 from jaxspec.drafters.format import About, Format, write_directory
 from jaxspec.drafters.hf_fields import check_fits, main_dtype
 from jaxspec.io.config_entries import COUNT, POSITIVE, field
@@ -123,18 +123,18 @@ def load_drafter(directory: str | os.PathLike, config: DFlash2Config, dtype: str
       WeightMismatch: tensors are missing, unexpected, misshapen or no floats; reports all of them.
       ValueError: files are unsafe or damaged, or weights hold NaN.
     """
-    read = open_drafter(directory)
+    read = open_drafter(directory, config)
     return weights.from_hf(read, config, dtype, leaves=dflash2_leaves(config))
 
 
 def stored_tensors(directory: str | os.PathLike, config: DFlash2Config) -> dict[str, np.ndarray]:
     """Read the drafter's tensors by name, in their stored dtypes; errors as `load_drafter`."""
-    return weights.stored(open_drafter(directory), config, leaves=dflash2_leaves(config))
+    return weights.stored(open_drafter(directory, config), config, leaves=dflash2_leaves(config))
 
 
 def check_files(directory: str | os.PathLike, config: DFlash2Config) -> None:
     """Raise what `load_drafter` would, but read no weights."""
-    weights.check(open_drafter(directory), config, leaves=dflash2_leaves(config))
+    weights.check(open_drafter(directory, config), config, leaves=dflash2_leaves(config))
 
 
 def write_native(
@@ -167,6 +167,7 @@ FORMAT = Format(
     check_files,
     _write,
     default_layers=default_layers,
+    pad=pad_tables,
     stored=stored_tensors,
     writers={"dflash2": write_native},
 )

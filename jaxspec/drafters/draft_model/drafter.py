@@ -32,7 +32,19 @@ def make_small_model_drafter(config: SmallModelConfig) -> Drafter:
     """Make the drafter. It runs one forward of the small model per level, except for the first
     level, which `absorb` has computed.
     """
-    model = Transformer(config.model)
+    model, rows = Transformer(config.model), config.model.vocab_size
+
+    def known(tokens: jax.Array) -> jax.Array:
+        return jnp.minimum(tokens, rows - 1) if rows < config.vocab_size else tokens
+
+    def project(params: Any, hidden: jax.Array) -> jax.Array:
+        """Compute logits [..., V] of the target's tokens, -inf for those without a row."""
+        logits = model.apply(params, hidden, method="logits")
+        if rows == config.vocab_size:
+            return logits
+        logits = logits[..., : config.vocab_size]
+        more = [(0, 0)] * (logits.ndim - 1) + [(0, config.vocab_size - logits.shape[-1])]
+        return jnp.pad(logits, more, constant_values=-jnp.inf)
 
     def init(batch: int, capacity: int, dtype: Any) -> SmallModelState:
         cache = allocate(config.model, batch, capacity + 1, dtype)
@@ -43,7 +55,7 @@ def make_small_model_drafter(config: SmallModelConfig) -> Drafter:
     ) -> SmallModelState:
         # Read from the first token on. Rows that the cache already holds are written again, with
         # the same values.
-        tokens = jnp.concatenate([new.token[:, :1], new.following], axis=1)
+        tokens = known(jnp.concatenate([new.token[:, :1], new.following], axis=1))
         positions = new.position[:, None] + jnp.arange(tokens.shape[1])
         before = state.cache.replace(length=new.position)
         out = model.apply(params, tokens, positions, before)
@@ -58,7 +70,7 @@ def make_small_model_drafter(config: SmallModelConfig) -> Drafter:
     def start(
         params: Any, state: SmallModelState, target: TargetHead, root: jax.Array, rows: int
     ) -> tuple[Proposal, Scratch]:
-        logits = model.apply(params, state.hidden[:, None], method="logits")
+        logits = project(params, state.hidden[:, None])
         c, hidden = config.model, state.hidden
         room = scratch.empty(
             c.num_layers,
@@ -86,7 +98,7 @@ def make_small_model_drafter(config: SmallModelConfig) -> Drafter:
         out = model.apply(
             params, nodes.token, positions, state.cache, mask, earlier=(room.k, room.v, first)
         )
-        logits = model.apply(params, out.hidden, method="logits")
+        logits = project(params, out.hidden)
         proposal = Proposal(logits[:, :, None], hidden=out.hidden[:, :, None])
         return proposal, scratch.write(room, out.k, out.v, out.hidden, first)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -44,9 +45,15 @@ def for_target(config: SmallModelConfig, target: TargetConfig) -> SmallModelConf
     if config.vocab_size != target.vocab_size:
         raise ValueError(
             f"the drafter does not fit the target: its vocabulary has {config.vocab_size} tokens, "
-            f"the target's {target.vocab_size}; use a smaller model of the same family"
+            f"the target's {target.vocab_size}; use a smaller model with the target's tokenizer, and "
+            "keep the tokenizer's files beside both"
         )
     return config
+
+
+def pad(config: SmallModelConfig, rows: int) -> SmallModelConfig:
+    """Return `config` for a target with `rows` embedding rows, see `Format.pad`."""
+    return dataclasses.replace(config, target_vocab_size=rows)
 
 
 def read(directory: str | os.PathLike, config: SmallModelConfig, dtype: str) -> dict[str, Any]:
@@ -72,5 +79,5 @@ def check(directory: str | os.PathLike, config: SmallModelConfig) -> None:
 
 
 FORMAT = Format(
-    matches, config_from_hf, for_target, read, check, json_writer(config_to_hf, tensors)
+    matches, config_from_hf, for_target, read, check, json_writer(config_to_hf, tensors), pad=pad
 )

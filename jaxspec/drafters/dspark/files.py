@@ -18,7 +18,7 @@ from jaxspec.drafters.borrowed_head import borrows_head, lend_head, refuse_borro
 from jaxspec.drafters.dflash import weights
 from jaxspec.drafters.dflash.files import write_with_target
 from jaxspec.drafters.dflash.speculators import BORROWED, borrowed_leaves, borrowed_names
-from jaxspec.drafters.draft_vocab_weights import open_drafter
+from jaxspec.drafters.draft_vocab_weights import open_drafter, pad_tables
 from jaxspec.drafters.dspark import speculators
 from jaxspec.drafters.dspark.config import DSparkConfig
 from jaxspec.drafters.dspark.hf_config import dspark_config, dspark_config_to_hf, is_deepspec
@@ -151,7 +151,7 @@ def _open(
     directory: Path, config: DSparkConfig
 ) -> tuple[Mapping[str, np.ndarray], Callable[[str], bool]]:
     """Open the weights: (tensors by name, whether one of another name may be present)."""
-    read = open_drafter(directory)
+    read = open_drafter(directory, config)
     copies = borrowed_leaves(config, read)
     names = {name for leaf in copies for name, *_ in leaf.parts()}
     check_fit(copies, read, lambda name: True)
@@ -168,6 +168,7 @@ FORMAT = Format(
     layout=layout,
     borrowed=borrowed,
     lend=lend_head,
+    pad=pad_tables,
     stored=stored_tensors,
     writers={"dspark": write_native, "speculators": write_speculators},
 )

@@ -21,6 +21,7 @@ from jaxspec.drafters.borrowed_head import select_columns
 from jaxspec.drafters.draft_vocab_weights import (
     check_weights,
     open_drafter,
+    pad_vocabulary,
     read_weights,
     write_weights,
 )
@@ -56,7 +57,7 @@ def read(directory: str | os.PathLike, config: EagleConfig, dtype: str) -> dict[
       ValueError: files are unsafe or damaged, weights hold NaN, or the map of draft tokens is
         wrong.
     """
-    found, tied = _open(directory), _is_tied(directory)
+    found, tied = _open(directory, config), _is_tied(directory)
     ids = _check(found, config, tied)
     variables = read_weights(found, _own_leaves(found, config, tied), ids, dtype)
     if not config.own_embeddings:
@@ -69,7 +70,7 @@ def read(directory: str | os.PathLike, config: EagleConfig, dtype: str) -> dict[
 
 def check(directory: str | os.PathLike, config: EagleConfig) -> None:
     """Raise what `read` would, but read no weights."""
-    _check(_open(directory), config, _is_tied(directory))
+    _check(_open(directory, config), config, _is_tied(directory))
 
 
 def tensors(variables: Mapping[str, Any], config: EagleConfig) -> dict[str, np.ndarray]:
@@ -103,6 +104,12 @@ def lend(
     head = select_columns(target, config, np.arange(config.vocab_size))
     head = head.astype(target["params"]["norm"]["scale"].dtype)
     return variables | {"params": variables["params"] | {"lm_head": head}}
+
+
+def pad(config: EagleConfig, rows: int) -> EagleConfig:
+    """Return `config` for a target with `rows` embedding rows, see `Format.pad`."""
+    config = pad_vocabulary(config, rows)
+    return dataclasses.replace(config, own_embeddings=rows if config.own_embeddings else 0)
 
 
 def leaves(config: EagleConfig) -> list[Leaf]:
@@ -160,9 +167,9 @@ def _check(found: Tensors, config: EagleConfig, tied: bool) -> np.ndarray | None
     )
 
 
-def _open(directory: str | os.PathLike) -> Tensors:
+def _open(directory: str | os.PathLike, config: EagleConfig) -> Tensors:
     """Open the weights of a directory under their native names."""
-    found = open_drafter(directory)
+    found = open_drafter(directory, config)
     if any(name.startswith("midlayer.") for name in found):
         return found
     return RenamedTensors(
@@ -182,4 +189,5 @@ FORMAT = Format(
     default_layers=hf_config.default_layers,
     borrowed=hf_config.borrowed,
     lend=lend,
+    pad=pad,
 )

@@ -15,6 +15,7 @@ import numpy as np
 from jaxspec.drafters.draft_vocab_weights import (
     check_weights,
     open_drafter,
+    pad_vocabulary,
     read_weights,
     write_map,
 )
@@ -46,13 +47,13 @@ def read(directory: str | os.PathLike, config: SpecBlockConfig, dtype: str) -> d
       ValueError: files are unsafe or damaged, weights hold NaN, or the map of draft tokens is
         wrong.
     """
-    found = _open(Path(directory))
+    found = _open(Path(directory), config)
     return read_weights(found, leaves(config), _check(found, config), dtype)
 
 
 def check(directory: str | os.PathLike, config: SpecBlockConfig) -> None:
     """Raise what `read` would, but read no weights."""
-    _check(_open(Path(directory)), config)
+    _check(_open(Path(directory), config), config)
 
 
 def tensors(variables: Mapping[str, Any], config: SpecBlockConfig) -> dict[str, np.ndarray]:
@@ -110,8 +111,8 @@ class _WithMapping(Tensors):
         return self._home[name].row_reader(name)
 
 
-def _open(directory: Path) -> Tensors:
-    weights, mapping = open_drafter(directory), directory / _MAPPING_FILE
+def _open(directory: Path, config: SpecBlockConfig) -> Tensors:
+    weights, mapping = open_drafter(directory, config), directory / _MAPPING_FILE
     if any(name in weights for name in MAPPING) or not mapping.is_file():
         return weights
     return _WithMapping(weights, TorchFile(mapping))
@@ -131,5 +132,6 @@ FORMAT = Format(
     json_writer(hf_config.config_to_hf, tensors),
     recognise=hf_config.recognise,
     default_layers=hf_config.default_layers,
+    pad=pad_vocabulary,
     side_files=(_MAPPING_FILE,),
 )
