@@ -1,16 +1,16 @@
-"""Start a call: compile its two programs at the same time, and run the prefill."""
+"""Start a call: compile its two programs in the background, and run the prefill."""
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import gc
 from collections.abc import Hashable, Iterator
-from typing import Any
+from concurrent.futures import Future, wait
 
 import jax
 import numpy as np
 
+from jaxspec.core.background import compile_in_background
 from jaxspec.core.state import DecodeState
 from jaxspec.engine.loop import run
 from jaxspec.engine.prefill import prefill
@@ -18,32 +18,63 @@ from jaxspec.engine.session import Session, prefill_arguments, run_prefill
 from jaxspec.engine.shrink_choice import find_key, noting_compilation
 from pallas_kernels.device import current_device
 
-# Calls whose rounds were compiled, or are about to be. A wrong entry costs time only: programs that
-# are missing are compiled when they are first called.
-_begun: set[Hashable] = set()
+# Compilations that calls began, by what the programs depend on. Another call of that kind, after an
+# interrupt or in another thread, waits for the same ones. A wrong entry costs time only: programs
+# that are missing are compiled when they are first called.
+_prefills: dict[Hashable, Future[None]] = {}
+_rounds: dict[Hashable, Future[None]] = {}
 
 
 def start_session(session: Session) -> DecodeState:
     """Run the prefill, and compile the rounds meanwhile if the call is the first of its kind.
 
-    XLA compiles a program mostly on one core, so two programs take hardly longer than one.
+    XLA compiles a program mostly on one core, so two programs take hardly longer than one. Other
+    threads compile them, because a thread that compiles cannot be interrupted.
 
     Returns:
       The state after the prefill; see `jaxspec.engine.session.run_prefill`.
     """
-    key = find_key(session)
-    if key in _begun or not _suits(session):
+    if jax.process_count() > 1:  # all must compile in the same order
         return jax.block_until_ready(run_prefill(session))
-    _begun.add(key)
-    args, static = prefill_arguments(session)
-    with pausing_collection():
-        state = prefill.trace(*args, **static).out_info
-        arrays = session.params, session.request, state, np.int32(0)
-        lowered = run.lower(*arrays, config=session.config)
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        # An error comes again where the program is called.
-        pool.submit(_compile, session, lowered)
-        return jax.block_until_ready(run_prefill(session))
+    key, ahead = find_key(session), _suits(session)
+    if ahead:  # first, because the rounds compile for longer
+        _begin_rounds(key, session)
+    _begin_prefill(key, session)
+    # An error comes again where the program is called.
+    wait([_prefills[key]])
+    state = jax.block_until_ready(run_prefill(session))
+    if not ahead:
+        _begin_rounds(key, session, state)
+    wait([_rounds[key]])
+    return state
+
+
+def _begin_prefill(key: Hashable, session: Session) -> None:
+    if key not in _prefills:
+        args, static = prefill_arguments(session)
+        with pausing_collection():
+            lowered = prefill.lower(*args, **static)
+        _prefills[key] = compile_in_background(lambda: _compile(lowered))
+
+
+def _begin_rounds(key: Hashable, session: Session, state: DecodeState | None = None) -> None:
+    """Begin to compile the rounds.
+
+    Args:
+      state: after the prefill; None before it, if the devices do not share it.
+    """
+    if key not in _rounds:
+        args, static = prefill_arguments(session)
+        with pausing_collection():
+            after = prefill.trace(*args, **static).out_info if state is None else state
+            arrays = session.params, session.request, after, np.int32(0)
+            lowered = run.lower(*arrays, config=session.config)
+
+        def compile_rounds() -> None:
+            with noting_compilation(session):
+                _compile(lowered)
+
+        _rounds[key] = compile_in_background(compile_rounds)
 
 
 @contextlib.contextmanager
@@ -62,15 +93,14 @@ def pausing_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _compile(session: Session, lowered: Any) -> None:
-    with noting_compilation(session):
-        lowered.compile()
+def _compile(lowered: jax.stages.Lowered) -> None:
+    # Where the program is called, JAX finds what the same lowering was compiled to.
+    lowered.compile()
 
 
 def _suits(session: Session) -> bool:
-    """Whether the call is for this process's CPU alone.
+    """Whether the rounds may be compiled during the prefill: for one CPU.
 
     On a GPU, XLA times kernels while it compiles, which the prefill would disturb.
     """
-    alone = session.params.layout is None and jax.process_count() == 1
-    return alone and current_device().platform == "cpu"
+    return session.params.layout is None and current_device().platform == "cpu"

@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import threading
 
 import jax
 import numpy as np
@@ -21,6 +22,12 @@ PROMPT = [5, 6, 7, 8]
 @pytest.fixture(scope="module")
 def mini():
     return load_short("jetspec", None)
+
+
+def forget(monkeypatch):
+    """Let the next call compile ahead, as the first of its kind does."""
+    monkeypatch.setattr(start, "_prefills", {})
+    monkeypatch.setattr(start, "_rounds", {})
 
 
 @pytest.mark.thorough
@@ -46,10 +53,37 @@ def test_an_error_of_the_rounds_appears_where_they_run(mini, monkeypatch):
     def fail(*args):
         raise RuntimeError("no memory")
 
-    monkeypatch.setattr(start, "_begun", set())
+    forget(monkeypatch)
     monkeypatch.setattr(jax.stages.Lowered, "compile", fail)
     out = jaxspec.decode(mini, PROMPT, max_new_tokens=5, budget=3)
     assert len(out.tokens) == 5
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_call_after_an_interrupt_waits_for_the_same_compilation(mini, monkeypatch, ahead):
+    """As in a notebook: the compilation goes on, and nothing is compiled twice."""
+    began, go, compiled = threading.Event(), threading.Event(), []
+
+    def compile_slowly(lowered):
+        began.set()
+        assert go.wait(60)
+        compiled.append(lowered)
+
+    def interrupt(futures):
+        assert began.wait(60)
+        raise KeyboardInterrupt
+
+    forget(monkeypatch)
+    monkeypatch.setattr(start, "_suits", lambda session: ahead)
+    monkeypatch.setattr(start, "_compile", compile_slowly)
+    call = functools.partial(jaxspec.decode, mini, PROMPT, max_new_tokens=5, budget=3)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(start, "wait", interrupt)
+        call()
+    assert not compiled
+    threading.Timer(0.1, go.set).start()
+    assert len(call().tokens) == 5
+    assert len(compiled) == len({id(one) for one in compiled}) == 2
 
 
 def test_a_probe_times_each_compiled_width_once(mini, monkeypatch, tmp_path):
@@ -81,7 +115,7 @@ def test_tracing_pauses_the_collection_of_garbage(mini, monkeypatch):
         paused.append(not gc.isenabled())
         return trace(*args, **kwargs)
 
-    monkeypatch.setattr(start, "_begun", set())
+    forget(monkeypatch)
     monkeypatch.setattr(start.prefill, "trace", spy)
     jaxspec.decode(mini, PROMPT, max_new_tokens=5, budget=3)
     assert paused == [True] and gc.isenabled()
