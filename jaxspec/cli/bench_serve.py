@@ -32,6 +32,12 @@ def add_command(commands: options.Commands) -> None:
         default=options.RULES,
         help="rules to compare (default: global,equal,fixed,ar)",
     )
+    add(
+        "--against",
+        choices=("decode",),
+        help="compare the engine at its default settings with `jaxspec.decode` for one client, and "
+        "with plain rounds for 1, 2 and 4 clients, instead of comparing rules",
+    )
     add("--slots", type=int, default=8, help=f"requests that decode at once {default}")
     add("--budget", type=int, help="most rows of a request in a round (default: the engine's)")
     add("--rounds", type=int, help="most rounds of a visit (default: the engine's)")
@@ -91,6 +97,8 @@ def run(arguments: argparse.Namespace) -> int:
     check_count("repeats", arguments.repeats)
     params = values.load_params(arguments)
     requests = _make_requests(arguments, params)
+    if arguments.against is not None:
+        return _compare_decode(arguments, params, requests)
     sent = loads.list_loads(arguments)
     records = compare_rules(
         _make_engines(arguments, params, requests),
@@ -104,6 +112,30 @@ def run(arguments: argparse.Namespace) -> int:
     report = {"settings": settings, "loads": [load._asdict() for load in sent], "records": records}
     values.save_json(arguments.json, report)
     print(render_rules(records, sent))
+    return 0
+
+
+def _compare_decode(
+    arguments: argparse.Namespace, params: Params, requests: list[ServeRequest]
+) -> int:
+    """Compare the engine with `decode` and print a table."""
+    from jaxspec.bench.serve.compare_decode import compare_decode, render_decode
+    from jaxspec.serve import make_engine
+
+    engine = make_engine(params, slots=arguments.slots, queue=len(requests))
+    values.show_progress("compiling and measuring rounds")
+    engine.warm_up()
+    records = compare_decode(
+        params,
+        engine,
+        requests,
+        (1, 2, 4),
+        repeats=arguments.repeats,
+        progress=values.show_progress,
+    )
+    settings = values.collect_settings(arguments, "json")
+    values.save_json(arguments.json, {"settings": settings, "records": records})
+    print(render_decode(records))
     return 0
 
 

@@ -106,7 +106,7 @@ class Engine:
 
         Args:
           wait: False: return as soon as requests can run, one at a time and without drafts at first.
-            Threads compile the rest meanwhile, if the device lets them.
+            The rest is compiled meanwhile, where that disturbs nothing.
 
         Raises:
           RuntimeError: the engine is running requests.
@@ -115,13 +115,13 @@ class Engine:
             raise RuntimeError("the engine runs requests: call warm_up before the first visit")
         compiler, rests = self._compiler, self._schedule.weighs
         first, others = find_first(self._device, rests), find_next(self._device, rests)
-        if compiler.in_threads:
+        if compiler.in_background:
             compiler.want(first + others)
             compiler.wait(first + others if wait else first)
         else:
             compiler.compile_all(first + others)
         self._warm, self._begun = True, self._clock()
-        self._schedule.learn_costs(measure=wait or not compiler.in_threads)
+        self._schedule.learn_costs(measure=wait or not compiler.in_background)
         self._counters.warmed_up()
 
     @property

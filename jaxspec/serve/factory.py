@@ -140,12 +140,12 @@ def make_engine(
     check_processes(params, config, rules, sizes)
     on_cpu = current_device().platform == "cpu"
     # XLA times kernels while it compiles for a GPU, and several processes must call programs alike.
-    in_threads = on_cpu and jax.process_count() == 1 and params.layout is None
-    parts = choose_parts(slots) if in_threads and costs is None else (slots,)
+    in_background = on_cpu and jax.process_count() == 1 and params.layout is None
+    parts = choose_parts(slots) if in_background and costs is None else (slots,)
     device = Device(params, config, rules, *sizes, parts=parts)
     if jax.process_count() > 1 and jax.process_index() == 0:
         device.followers = Followers(device.takes)
-    compiler = Compiler(device, in_threads)
+    compiler = Compiler(device, in_background)
     schedule = Schedule(device, compiler, pace, costs, tries)
     waiting = WaitingQueue(queue, slots)
     return Engine(device, limits, waiting, pace, compiler, schedule, clock)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import functools
 import logging
-import queue
-import threading
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 
+from jaxspec.core.background import compile_in_background
 from jaxspec.serve.device import Device
 from jaxspec.serve.drafters import list_configs
 from jaxspec.serve.programs import Variant
 
 log = logging.getLogger("jaxspec.serve")
-
-# XLA compiles a program mostly on one core.
-_THREADS = 2
 
 
 def find_first(device: Device, rests: bool) -> list[Variant]:
@@ -50,80 +49,64 @@ def _visit(part: int, follows: bool) -> Variant:
 
 
 class Compiler:
-    """Compiles programs of a device in threads of its own, those that were wanted first at first.
+    """Compiles programs of a device in the background, those that were wanted first at first.
 
     What several processes run must be called in all of them, and XLA times kernels while it compiles
     for a GPU, which rounds would disturb. There, `compile_all` is all that is used.
     """
 
-    def __init__(self, device: Device, in_threads: bool):
+    def __init__(self, device: Device, in_background: bool):
         """Make it.
 
         Args:
-          in_threads: whether threads may compile.
+          in_background: whether programs may be compiled while others run.
         """
-        self._device, self._in_threads = device, in_threads
-        self._wanted: queue.SimpleQueue[Variant] = queue.SimpleQueue()
-        self._done: dict[Variant, threading.Event] = {}
-        self._seconds: dict[Variant, float] = {}
-        self._threads: list[threading.Thread] = []
+        self._device, self._in_background = device, in_background
+        self._begun: dict[Variant, Future[None]] = {}
 
     @property
-    def in_threads(self) -> bool:
-        """Whether threads compile; not while other processes follow."""
-        return self._in_threads and self._device.followers is None
+    def in_background(self) -> bool:
+        """Whether `want` can be used; not while other processes follow."""
+        return self._in_background and self._device.followers is None
 
     def compile_all(self, variants: Iterable[Variant]) -> None:
         """Compile by calls, one after the other. All slots must be free."""
         for variant in variants:
             self._device.run_variant(variant)
-            self._done.setdefault(variant, threading.Event()).set()
+            self._begun[variant] = Future()
+            self._begun[variant].set_result(None)
 
     def want(self, variants: Iterable[Variant]) -> None:
-        """Let threads compile these, unless they have been wanted before."""
-        new = [one for one in variants if one not in self._done]
-        if new and not self.in_threads:
-            raise AssertionError(f"{new} are called for the first time: compile_all forgot them")
-        for variant in new:
-            self._done[variant] = threading.Event()
-            self._wanted.put(variant)
-        while new and len(self._threads) < _THREADS:
-            thread = threading.Thread(target=self._run, name="compiler", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        """Compile these in the background, unless they have been wanted before."""
+        for variant in variants:
+            if variant not in self._begun:
+                assert self.in_background, f"{variant} is called for the first time"
+                compile = functools.partial(self._compile, variant)
+                self._begun[variant] = compile_in_background(compile)
+
+    def has(self, variant: Variant) -> bool:
+        """Whether a program is compiled. One that could not be raises its error where it is called."""
+        begun = self._begun.get(variant)
+        return begun is not None and begun.done()
+
+    def wait(self, variants: Iterable[Variant]) -> None:
+        """Wait until these are compiled. They must have been wanted."""
+        concurrent.futures.wait([self._begun[variant] for variant in variants])
 
     def can_draft(self) -> bool:
         """Whether what rounds cost can be measured: those of the smallest part, which draft or not."""
         part = self._device.parts[0]
         return self.has(_visit(part, True)) and self.has(_visit(part, False))
 
-    def has(self, variant: Variant) -> bool:
-        """Whether a program is compiled."""
-        done = self._done.get(variant)
-        return done is not None and done.is_set()
-
-    def wait(self, variants: Iterable[Variant]) -> None:
-        """Wait until these are compiled. They must have been wanted."""
-        for variant in variants:
-            self._done[variant].wait()
-
     def list_missing(self) -> list[Variant]:
         """List what was wanted and is not compiled yet."""
-        return [variant for variant, done in list(self._done.items()) if not done.is_set()]
+        return [variant for variant, begun in list(self._begun.items()) if not begun.done()]
 
-    def _run(self) -> None:
-        while True:
-            variant = self._wanted.get()
-            began = time.perf_counter()
-            try:
-                self._device.compile(variant)
-            except Exception:
-                # The call that needs it raises the same, where somebody can handle it.
-                log.exception("could not compile %s", variant.describe())
-            else:
-                took = time.perf_counter() - began
-                log.info("compiled %s in %.1f s", variant.describe(), took)
-            self._done[variant].set()
+    def _compile(self, variant: Variant) -> None:
+        began = time.perf_counter()
+        self._device.compile(variant)
+        took = time.perf_counter() - began
+        log.info("compiled %s in %.1f s", variant.describe(), took)
 
 
 def cover(slots: Sequence[int], parts: Sequence[int]) -> int:

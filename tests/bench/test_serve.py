@@ -8,6 +8,7 @@ from short_models import load_short
 
 from jaxspec.bench.endpoint.load import Load
 from jaxspec.bench.endpoint.summary import summarise
+from jaxspec.bench.serve.compare_decode import compare_decode, render_decode
 from jaxspec.bench.serve.compare_rules import compare_repeats, compare_rules, render_rules
 from jaxspec.bench.serve.drive import drive
 from jaxspec.cli import bench_serve, options
@@ -119,3 +120,15 @@ def test_the_commands(tmp_path, capsys):
     assert main(["bench", "saturate", *few, "--batches", "1", "--visit-seconds", "0.01"]) == 0
     assert main(["bench", "saturate", *few, "--batches", "1", "--visit-seconds", "0"]) != 0
     assert "overhead %" in capsys.readouterr().out
+
+
+@pytest.mark.thorough
+def test_an_engine_is_compared_with_decode_and_with_plain_rounds(engine):
+    params = load_short()
+    records = compare_decode(params, engine, REQUESTS, (1, 2), repeats=1)
+    sides = [(one["clients"], one["side"]) for one in records]
+    alone = [(1, "engine"), (1, "decode"), (1, "engine, plain")]
+    assert sides == [*alone, (2, "engine"), (2, "engine, plain")]
+    assert all(one["same"] and one["tokens_per_second"] > 0 for one in records)
+    table = render_decode(records)
+    assert table.count("yes") == 5 and "engine over it" in table

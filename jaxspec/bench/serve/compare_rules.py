@@ -53,12 +53,12 @@ def compare_rules(
                 progress(f"repeat {repeat + 1} of {repeats}: {load.describe()}, {rule}")
                 before = engine.counters()
                 summary = summarise(drive(engine, requests, load), *goals)
-                rounds = _count_rounds(before, engine.counters())
+                rounds = count_rounds(before, engine.counters())
                 records.append({"load": index, "rule": rule, "repeat": repeat} | summary | rounds)
     return records
 
 
-def _count_rounds(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+def count_rounds(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     """Return tokens per round of a slot, rows per round, and the share of rounds that drafted."""
     took = {name: after[name] - before[name] for name in ("rounds", "slot_rounds", "tokens")}
     rows = sum(rows * count for rows, count in after["rows_per_round"].items())

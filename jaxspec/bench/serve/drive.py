@@ -11,15 +11,24 @@ from jaxspec.bench.endpoint.request import Asked
 from jaxspec.serve import Engine, QueueFull, ServeRequest
 
 
-def drive(engine: Engine, requests: Sequence[ServeRequest], load: Load) -> Measured:
+def drive(
+    engine: Engine,
+    requests: Sequence[ServeRequest],
+    load: Load,
+    texts: list[list[int]] | None = None,
+) -> Measured:
     """Send a load to an engine; requests take turns if the load has more.
 
     A refused request counts as an error, and so does one that the engine gives up. Times are those
     of the engine's updates.
+
+    Args:
+      texts: gets the tokens of the requests, in the order in which they are sent.
     """
     due = _due_times(load)
     began = time.monotonic()
     running: dict[int, tuple[float, list[float], int]] = {}
+    order: dict[int, int] = {}
     asked: list[Asked] = []
     sent = 0
     while sent < load.requests or not engine.idle:
@@ -27,7 +36,8 @@ def drive(engine: Engine, requests: Sequence[ServeRequest], load: Load) -> Measu
             # A request counts from when it was due, however late the loop comes to it.
             at = began + due[sent] if load.rate is not None else time.monotonic()
             try:
-                running[engine.submit(requests[sent % len(requests)])] = at, [], 0
+                id = engine.submit(requests[sent % len(requests)])
+                running[id], order[id] = (at, [], 0), sent
             except QueueFull:
                 asked.append(Asked(429, at, error="status 429"))
             sent += 1
@@ -37,6 +47,8 @@ def drive(engine: Engine, requests: Sequence[ServeRequest], load: Load) -> Measu
             continue
         for update in engine.visit():
             at, arrivals, tokens = running[update.id]
+            if texts is not None:
+                texts[order[update.id]] += update.tokens
             if update.tokens:
                 arrivals.append(time.monotonic() - at)
             running[update.id] = at, arrivals, tokens + len(update.tokens)
