@@ -16,6 +16,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxspec.io.chat_template import Rendered, render_chat
+from jaxspec.io.tokenizer_files import read_tokenizer
+
 from .data import DataError
 from .samples import DataRecord
 
@@ -117,7 +120,6 @@ def make_format(
 
 
 def _read_tokenizer(source):
-    from jaxspec.io.tokenizer_files import read_tokenizer
     from jaxspec.zoo.places import resolve_model
 
     directory = resolve_model(source)
@@ -154,13 +156,12 @@ def render_messages(
     Raises:
       DataError: there is no template, or it refuses the messages.
     """
-    return _render(messages, chat, generation_prompt, tools, place)[0]
+    return _render(messages, chat, generation_prompt, tools, place).text
 
 
-def _render(messages, chat, generation_prompt, tools, place, marks: bool = False):
-    """Return the text and the ranges of characters inside generation marks."""
+def _render(messages, chat, generation_prompt, tools, place, marks: bool = False) -> Rendered:
+    """Render chat messages, with the ranges of characters inside generation marks."""
     from jinja2 import TemplateError
-    from transformers.utils.chat_template_utils import render_jinja_template
 
     if chat.template is None:
         raise DataError(
@@ -168,20 +169,19 @@ def _render(messages, chat, generation_prompt, tools, place, marks: bool = False
         )
     variables = {"date_string": _DATE, **chat.tokenizer.special_tokens_map, **chat.options}
     try:
-        texts, ranges = render_jinja_template(
-            conversations=[list(messages)],
+        return render_chat(
+            chat.template,
+            messages,
+            variables,
             tools=tools,
-            chat_template=chat.template,
-            return_assistant_tokens_mask=marks,
-            add_generation_prompt=generation_prompt,
-            **variables,
+            generation_prompt=generation_prompt,
+            marks=marks,
         )
-    except (TemplateError, TypeError, ValueError) as error:
+    except (TemplateError, TypeError, ValueError, AttributeError, LookupError) as error:
         reason = " ".join(str(error).split())
         raise DataError(
             f"{place}: the chat template cannot render these messages ({reason})"
         ) from None
-    return texts[0], tuple(map(tuple, ranges[0])) if marks else ()
 
 
 def split_record(

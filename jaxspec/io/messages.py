@@ -2,38 +2,82 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
-_ROLES = {
-    "human": "user",
-    "gpt": "assistant",
-    "user": "user",
-    "assistant": "assistant",
-    "system": "system",
-    "tool": "tool",
+# Roles of chat templates, and the names under which they are published.
+_NAMES = {
+    "user": ("user", "human", "prompter"),
+    "assistant": ("assistant", "gpt", "chatgpt", "bing", "bard", "model", "bot", "ai"),
+    "system": ("system", "developer"),
+    "tool": ("tool", "observation", "function", "function_response", "tool_response", "ipython"),
 }
+ROLES = {name: role for role, names in _NAMES.items() for name in names}
+# The assistant's calls of tools, as JSON.
+_CALLS = ("function_call", "tool_call")
 # Keys of a record that may hold its messages.
-MESSAGE_KEYS = ("messages", "conversations")
+MESSAGE_KEYS = ("messages", "conversations", "conversation", "dialog", "dialogue")
 
 
-def read_messages(value: Any, key: str, place: str) -> list[dict[str, Any]]:
+class UnknownRole(ValueError):
+    """A message has a role that nothing maps to one of a chat template's.
+
+    Attributes:
+      role: its name.
+    """
+
+    def __init__(self, where: str, role: Any):
+        known = ", ".join(sorted((*ROLES, *_CALLS)))
+        super().__init__(f"{where} has the role {role!r}: expected one of {known}")
+        self.role = role
+
+
+def read_messages(
+    value: Any, key: str, place: str, roles: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
     """Return messages with `role` and `content`, and the template's other keys (`tool_calls`, …).
 
     Args:
       value: a list of {"role", "content"} or, as ShareGPT writes them, {"from", "value"}. Content
-        may be a list of parts with `text`.
+        may be a list of parts with `text`. A message of the role `function_call` becomes one of the
+        assistant's with `tool_calls`, if its content is JSON of them.
       key: key of the record that holds the list, for error messages.
       place: file and line of the record, for error messages.
+      roles: further names of roles: {name: `user`, `assistant`, `system` or `tool`}.
 
     Raises:
+      UnknownRole: a message has another role.
       ValueError: it is no list of such messages.
     """
     if not isinstance(value, list) or not value:
         raise ValueError(f"{place}: {key} is not a list of messages")
+    names = ROLES | {name.casefold(): role for name, role in (roles or {}).items()}
     return [
-        _message(entry, f"{place}: message {number} of {key}")
+        _message(entry, f"{place}: message {number} of {key}", names)
         for number, entry in enumerate(value, 1)
     ]
+
+
+def check_roles(roles: Mapping[str, str] | None) -> None:
+    """Check further names of roles.
+
+    Raises:
+      ValueError: one stands for no role of a chat template.
+    """
+    for name, role in (roles or {}).items():
+        if role not in _NAMES:
+            raise ValueError(
+                f"the role {name!r} is mapped to {role!r}: give one of {', '.join(_NAMES)}"
+            )
+
+
+def join_parts(content: Any) -> Any:
+    """Return the text of content that is a list of text parts, and other content as it is."""
+    parts = content if isinstance(content, list) else [None]
+    if all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in parts):
+        return "".join(part["text"] for part in parts)
+    return content
 
 
 def split_turns(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
@@ -44,19 +88,18 @@ def split_turns(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], t
     return messages[:end], later
 
 
-def _message(entry: Any, where: str) -> dict[str, Any]:
+def _message(entry: Any, where: str, names: Mapping[str, str]) -> dict[str, Any]:
     if not isinstance(entry, dict):
         raise ValueError(f"{where} is not a JSON object with role and content")
-    role, content = entry.get("role", entry.get("from")), entry.get("content", entry.get("value"))
-    if not isinstance(role, str) or role not in _ROLES:
-        raise ValueError(
-            f"{where} has the role {role!r}: expected one of {', '.join(sorted(_ROLES))}"
-        )
-    if isinstance(content, list) and all(
-        isinstance(part, dict) and isinstance(part.get("text"), str) for part in content
-    ):
-        content = "".join(part["text"] for part in content)
-    if content is None and entry.get("tool_calls"):
+    given, content = entry.get("role", entry.get("from")), entry.get("content", entry.get("value"))
+    role = names.get(given.casefold()) if isinstance(given, str) else None
+    calls = None
+    if role is None and isinstance(given, str) and given.casefold() in _CALLS:
+        role, calls = "assistant", _read_calls(content)
+    if role is None:
+        raise UnknownRole(where, given)
+    content = join_parts(content)
+    if calls or (content is None and (entry.get("tool_calls") or entry.get("function_call"))):
         content = ""
     if not isinstance(content, str):
         raise ValueError(f"{where} has no text as its content")
@@ -65,4 +108,17 @@ def _message(entry: Any, where: str) -> dict[str, Any]:
     extra = {
         name: value for name, value in entry.items() if name not in known and value is not None
     }
-    return {"role": _ROLES[role], "content": content, **(extra if "role" in entry else {})}
+    extra = extra if "role" in entry else {}
+    return {"role": role, "content": content, **extra, **({"tool_calls": calls} if calls else {})}
+
+
+def _read_calls(content: Any) -> list[dict[str, Any]]:
+    """Read calls of tools from JSON, {"name", "arguments"} or a list of it; none from other text."""
+    try:
+        found = json.loads(content) if isinstance(content, str) else content
+    except ValueError:
+        return []
+    calls = found if isinstance(found, list) else [found]
+    if not all(isinstance(call, dict) and isinstance(call.get("name"), str) for call in calls):
+        return []
+    return [{"type": "function", "function": call} for call in calls]

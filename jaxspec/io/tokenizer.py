@@ -5,17 +5,18 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from jaxspec.io.chat_template import render_chat
 from jaxspec.io.config_entries import read_entries
+from jaxspec.io.surrogates import replace_surrogates
 from jaxspec.io.tokenizer_files import FILES, read_tokenizer
+from jaxspec.io.tool_calls import has_calls
 
 # Tokens of byte fallback, and their bytes.
 _BYTES = {f"<0x{byte:02X}>": byte for byte in range(256)}
-_SURROGATES = re.compile("[\ud800-\udfff]+")
 
 
 class Tokenizer:
@@ -54,18 +55,20 @@ class Tokenizer:
     def chat(self, messages: Sequence[dict[str, Any]], **variables: Any) -> list[int]:
         """Encode chat messages (`role`, `content`) in the model's template, up to the answer.
 
+        Tool calls may have OpenAI's form or transformers', see `jaxspec.io.chat_template`.
+
         Args:
           variables: of the template, such as enable_thinking.
         """
         if not self.has_chat_template:
             raise ValueError("this model has no chat template: pass the prompt as a string")
-        bad = [m for m in messages if not isinstance(m, dict) or not {"role", "content"} <= set(m)]
-        if bad or not messages:
+        if not messages or not all(map(_is_message, messages)):
             raise ValueError("chat messages are a non-empty list of {'role': …, 'content': …}")
         messages, variables = replace_surrogates(list(messages)), replace_surrogates(variables)
-        text = self._inner.apply_chat_template(
-            messages, **variables | {"add_generation_prompt": True, "tokenize": False}
-        )
+        tools = variables.pop("tools", None)
+        template = self._inner.get_chat_template(variables.pop("chat_template", None), tools)
+        known = {**self._inner.special_tokens_map, **variables}
+        text = render_chat(template, messages, known, tools=tools).text
         return list(self._inner.encode(text, add_special_tokens=False))
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -93,37 +96,6 @@ class Tokenizer:
                 run = (f"<0x{byte:02X}>" for byte in text.encode())
             tokens += run
         return backend.decoder.decode(tokens)
-
-
-def replace_surrogates(value: Any) -> Any:
-    """Put U+FFFD in place of halves of surrogate pairs in all strings of a JSON value.
-
-    Python's strings may hold such halves, from JSON's escapes and from the command line. Whole pairs
-    become their characters. Source: WHATWG's conversion to scalar values (USVString of Web IDL).
-    """
-    copied = [value]
-    waiting: list[Any] = [copied]  # copies whose values are not; a request may be nested deeply
-    while waiting:
-        here = waiting.pop()
-        items = here.items() if isinstance(here, dict) else enumerate(here)
-        for key, one in [item for item in items if isinstance(item[1], str | list | dict)]:
-            if isinstance(one, str):
-                here[key] = _replace_in(one)
-            elif isinstance(one, list):
-                here[key] = list(one)
-                waiting.append(here[key])
-            elif isinstance(one, dict):
-                here[key] = {_replace_in(name): value for name, value in one.items()}
-                waiting.append(here[key])
-    return copied[0]
-
-
-def _replace_in(text: Any) -> Any:
-    return _SURROGATES.sub(_join_pairs, text) if isinstance(text, str) else text
-
-
-def _join_pairs(found: re.Match[str]) -> str:
-    return found[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 @functools.lru_cache(maxsize=16)
@@ -161,6 +133,13 @@ def eos_ids(directory: str | os.PathLike, tokenizer: Tokenizer | None) -> tuple[
         if path.is_file():
             found.update(_ids(read_entries(path).get("eos_token_id")))
     return tuple(sorted(found))
+
+
+def _is_message(one: Any) -> bool:
+    """Whether something is a chat message; one that calls tools may have no content."""
+    if not isinstance(one, dict) or "role" not in one:
+        return False
+    return "content" in one or has_calls(one)
 
 
 def _ids(value: int | Sequence[int] | None) -> tuple[int, ...]:

@@ -128,6 +128,36 @@ def test_marked_templates_are_believed_and_agree_with_transformers(tokenizer):
     )
 
 
+def test_answers_that_call_tools_are_learnt(tokenizer, tmp_path):
+    """In OpenAI's form, with a template that walks the arguments and one that writes them."""
+    function = {"name": "f", "arguments": '{"n": 3}'}
+    call = {"id": "call_1", "type": "function", "function": function}
+    messages = [
+        CHAT[1],
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "4"},
+        CHAT[2],
+    ]
+    head = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}{{ m.content }}"
+    tail = "{{ '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n"
+    walk = "{% for c in m.tool_calls or [] %}{% for k, v in c.function.arguments|items %}"
+    walks, writes = tmp_path / "walks", tmp_path / "writes"
+    walks.write_text(
+        f"{head}{walk}{{{{ k }}}}={{{{ v }}}}{{% endfor %}}{{% endfor %}}{tail}{{% endif %}}"
+    )
+    write = "{% for c in m.tool_calls or [] %}{{ 'call ' + c.function.arguments }}{% endfor %}"
+    writes.write_text(f"{head}{write}{tail}{{% endif %}}")
+    for template, said in ((walks, "n=3"), (writes, 'call {"n": 3}')):
+        samples = encode(
+            [DataRecord("f, line 1", messages=messages)], make_format(tokenizer, template)
+        )
+        (sample,) = samples
+        assert learnt(sample, tokenizer) == [f"{said}<|im_end|>", "It is 4.<|im_end|>"]
+    function["arguments"] = "{broken"
+    with pytest.raises(DataError, match="line 7: message 2: .* of 'f' are no JSON object"):
+        encode([DataRecord("f.jsonl, line 7", messages=messages)], make_format(tokenizer, walks))
+
+
 def test_text_and_plain_pairs_end_with_the_end_of_text(tokenizer):
     records = [
         DataRecord("f, line 1", text="Call me Ishmael."),

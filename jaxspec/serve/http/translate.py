@@ -93,7 +93,7 @@ class Translator:
             message = "max_tokens and max_completion_tokens differ: give one of them."
             raise ApiError(400, message, "invalid_value", "max_tokens")
         messages = _read(parameters.messages)
-        self._check_length(sum(len(one["content"]) for one in messages), "messages")
+        self._check_length(sum(map(_count_characters, messages)), "messages")
         ids = await self._run(lambda: tokenizer.chat(messages, **template), "messages")
         return self._requests(parameters, [ids], asked or parameters.max_tokens)
 
@@ -177,11 +177,14 @@ class Translator:
 
 
 def _read(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Read OpenAI's messages; their role `developer` is the system's by its newer name."""
-    renamed = [
-        one | {"role": "system"} if one.get("role") == "developer" else one for one in messages
-    ]
+    """Read OpenAI's messages."""
     try:
-        return read_messages(renamed, "messages", "body")
+        return read_messages(messages, "messages", "body")
     except ValueError as error:
         raise ApiError(400, f"{error}.", "invalid_value", "messages") from None
+
+
+def _count_characters(message: dict[str, Any]) -> int:
+    """Count the characters of a message and its tool calls."""
+    calls = message.get("tool_calls") or message.get("function_call") or ""
+    return len(message["content"]) + len(str(calls))

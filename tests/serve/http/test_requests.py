@@ -7,8 +7,9 @@ import threading
 
 import pytest
 import tokenizer_toys as toys
-from fake_engine import EOS, FakeEngine
+from fake_engine import EOS, ByteTokenizer, FakeEngine
 
+from jaxspec.io.chat_template import render_chat
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.serve import InvalidRequest
 
@@ -233,6 +234,45 @@ def test_text_parts_and_the_developer_role(server):
     ]
     assert server.post(CHAT, messages=messages, max_tokens=1).status_code == 200
     assert bytes(server.engine.seen[-1].tokens) == b"system: Be short.\nuser: Hi\n"
+
+
+class WalkingTokenizer(ByteTokenizer):
+    """Its template walks the arguments of calls as a mapping."""
+
+    template = (
+        "{% for m in messages %}{{ m.role }}:{{ m.content }}{% for c in m.tool_calls or [] %}"
+        "<{{ c.function.name }}{% for k, v in c.function.arguments|items %} {{ k }}={{ v }}"
+        "{% endfor %}>{% endfor %}|{% endfor %}"
+    )
+
+    def chat(self, messages, **variables):
+        return self.encode(render_chat(self.template, messages, variables).text)
+
+
+def test_histories_with_tool_calls_as_clients_send_them():
+    function = {"name": "weather", "arguments": '{"city": "Paris"}'}
+    call = {"id": "call_1", "type": "function", "function": function}
+    # What `model_dump()` of the client's answer gives.
+    empty = dict.fromkeys(("refusal", "audio", "function_call", "annotations"))
+    asked = {"role": "assistant", "content": None, "tool_calls": [call, call]} | empty
+    parts = [{"type": "text", "text": "rain"}]
+    result = {"role": "tool", "tool_call_id": "call_1", "content": parts}
+    with http_server.running(tokenizer=WalkingTokenizer()) as one:
+        assert one.post(CHAT, messages=[*HI, asked, result], max_tokens=1).status_code == 200
+        expected = b"user:Hi|assistant:<weather city=Paris><weather city=Paris>|tool:rain|"
+        assert bytes(one.engine.seen[-1].tokens) == expected
+        older = {"role": "assistant", "content": None, "function_call": function}
+        done = {"role": "function", "name": "weather", "content": "rain"}
+        assert one.post(CHAT, messages=[*HI, older, done], max_tokens=1).status_code == 200
+        expected = b"user:Hi|assistant:<weather city=Paris>|tool:rain|"
+        assert bytes(one.engine.seen[-1].tokens) == expected
+        function["arguments"] = '{"city": "Par'
+        refused = one.post(CHAT, messages=[*HI, asked, result], max_tokens=1)
+        check_error(refused, 400, "invalid_value", "messages")
+        assert "arguments of a call of 'weather' are no JSON object" in refused.text
+        function["arguments"] = "x" * (256 * one.engine.room)
+        refused = one.post(CHAT, messages=[*HI, asked, result], max_tokens=1)
+        check_error(refused, 400, "context_length_exceeded", "messages")
 
 
 @pytest.mark.parametrize(
