@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from pathlib import Path
 
 import numpy as np
 
-from jaxspec.io.tokenizer import replace_surrogates
+from jaxspec.io.json_records import BrokenRecord, read_objects
 
 
 class DataError(ValueError):
@@ -16,7 +14,7 @@ class DataError(ValueError):
 
 
 def read_documents(path: Path | str) -> dict[str, list[str]]:
-    """Read texts by domain from JSON Lines of {"domain", "text"}, gzipped if the name ends in .gz.
+    """Read texts by domain from JSON Lines, or an array, of {"domain", "text"}, gzipped or not.
 
     Raises:
       DataError: the file is missing, empty, not JSON Lines, or lacks a key; the message names the
@@ -28,23 +26,19 @@ def read_documents(path: Path | str) -> dict[str, list[str]]:
             f"no data file at {path}: pass --data PATH to JSON Lines of {{domain, text}}"
         )
     documents: dict[str, list[str]] = {}
-    number = 0
+    place = str(path)
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
-            for line in lines:
-                number += 1
-                record = replace_surrogates(json.loads(line))
-                documents.setdefault(record["domain"], []).append(record["text"])
-    except (
-        json.JSONDecodeError,
-        KeyError,
-        TypeError,
-        gzip.BadGzipFile,
-        EOFError,
-        UnicodeDecodeError,
-    ) as error:
+        for where, record in read_objects(path):
+            place = where
+            documents.setdefault(record["domain"], []).append(record["text"])
+    except BrokenRecord as error:
         raise DataError(
-            f"{path}, line {number}: expected a JSON object with 'domain' and 'text' ({error})"
+            f"{path}, line {error.line}: expected a JSON object with 'domain' and 'text' "
+            f"({error.fault})"
+        ) from None
+    except (KeyError, TypeError) as error:
+        raise DataError(
+            f"{place}: expected a JSON object with 'domain' and 'text' ({error})"
         ) from error
     if not documents:
         raise DataError(f"{path} holds no records: give one JSON object per line")

@@ -27,7 +27,7 @@ class DataOptions:
     """The data to train on.
 
     Attributes:
-      files: JSON Lines, optionally gzipped, in the forms of `training.samples`.
+      files: JSON Lines or JSON arrays, gzipped or not, in the forms of `training.samples`.
       length: tokens S of a row. Shorter samples share rows; see `long` for others.
       long: what to do with samples longer than a row: `split` them into pieces that are documents
         of their own, or `truncate` them. `auto` splits plain text and truncates samples that have a
@@ -40,6 +40,8 @@ class DataOptions:
         domains are left out.
       rows: number of rows to keep, chosen at random.
       seed: seed of these choices.
+      roles: names of roles that the files have beside the usual ones, and what they are: `user`,
+        `assistant`, `system` or `tool`.
     """
 
     files: tuple[Path, ...]
@@ -52,6 +54,7 @@ class DataOptions:
     domains: dict[str, float] | None = None
     rows: int | None = None
     seed: int = 0
+    roles: dict[str, str] | None = None
 
 
 def load_samples(options: DataOptions, tokenizer) -> list[Sample]:
@@ -61,7 +64,7 @@ def load_samples(options: DataOptions, tokenizer) -> list[Sample]:
     chat = make_format(
         tokenizer, options.chat_template, options.enable_thinking, options.raw_prompts
     )
-    records = [record for path in options.files for record in read_records(path)]
+    records = [record for path in options.files for record in read_records(path, options.roles)]
     if options.limit is not None:
         if options.limit < 1:
             raise DataError(f"limit is {options.limit}: give at least 1 record")

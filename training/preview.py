@@ -78,7 +78,7 @@ def show_samples(options: DataOptions, tokenizer: str, limit: int | None) -> Non
     chat = make_format(
         tokenizer, options.chat_template, options.enable_thinking, options.raw_prompts
     )
-    records = [record for path in options.files for record in read_records(path)]
+    records = [record for path in options.files for record in read_records(path, options.roles)]
     if not records:
         raise DataError("no data files: name at least one with --files")
     marks = _COLOUR if sys.stdout.isatty() else _MARKS

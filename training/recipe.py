@@ -50,6 +50,7 @@ def describe_recipe(options, rows: PackedRows, config) -> dict:
         "files": [Path(name).name for name in recipe["data"]["files"]],
         "fingerprint": fingerprint_rows(rows),
     }
+    del recipe["data"]["roles"]  # the content tells
     drafter = json.loads(json.dumps(dataclasses.asdict(config)))
     # Leave later additions out if they are not used, so that older runs can be continued.
     for fields, name in (

@@ -25,12 +25,13 @@ from tqdm import tqdm
 
 import jaxspec
 from jaxspec.core.params import Params
+from jaxspec.io.json_records import SETTINGS
 
 from .chat import ChatFormat, make_format
 from .command import one_line_errors
 from .data import DataError
 from .prompts import PromptToAnswer, find_unfinished, make_prompts
-from .samples import SETTINGS, read_records
+from .samples import read_records
 
 
 @dataclasses.dataclass
@@ -39,7 +40,8 @@ class RegenerateOptions:
 
     Attributes:
       target: the model that answers: `mini`, a directory or a hub id.
-      prompts: JSON Lines with prompts, conversations or texts, see `training.prompts.make_prompts`.
+      prompts: file of prompts, conversations or texts in the forms of `training.samples`, see
+        `training.prompts.make_prompts`.
       out: .jsonl file to write or to continue.
       temperature: sampling temperature; 0 decodes greedily.
       temperatures: several temperatures, cycled over the prompts, instead of `temperature`.
@@ -54,6 +56,7 @@ class RegenerateOptions:
       chat_template: file with a Jinja template, instead of the tokenizer's own.
       enable_thinking: for templates that know it (Qwen3).
       raw_prompts: treat prompts as plain text, not as a user's message.
+      roles: see `training.pipeline.DataOptions`.
       batch: number of prompts answered together.
       method: `ar`, or a drafter's name, which changes the speed and not the text.
       drafter: hub id or directory of that drafter, if it does not ship with the target.
@@ -77,6 +80,7 @@ class RegenerateOptions:
     chat_template: Path | None = None
     enable_thinking: bool | None = None
     raw_prompts: bool = False
+    roles: dict[str, str] | None = None
     batch: int = 64
     method: str = "ar"
     drafter: str | None = None
@@ -107,7 +111,7 @@ def regenerate(options: RegenerateOptions) -> int:
         )
     longest = params.spec.target.max_positions - options.max_new_tokens
     prompts = make_prompts(
-        read_records(options.prompts),
+        read_records(options.prompts, options.roles),
         chat,
         longest=min(longest, options.max_prompt_tokens or longest),
         limit=options.limit,
@@ -163,6 +167,7 @@ def describe_settings(options: RegenerateOptions, params: Params, chat: ChatForm
         "chat_template": chat.fingerprint,
         "enable_thinking": options.enable_thinking,
         "raw_prompts": options.raw_prompts,
+        "roles": options.roles,
         "jaxspec": version,
     }
 

@@ -1,41 +1,52 @@
-"""Records of training data: JSON Lines in the forms in which conversations and texts are published.
+"""Records of training data, in the forms in which conversations and texts are published.
+
+A file holds JSON Lines or one JSON array, see `jaxspec.io.json_records`, of these records:
 
 - {"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]}; the key
-  may also be `conversations`
+  may also be `conversations`, `conversation` or `dialog`. `system` beside it is a first message,
+  and `tools` are the schemas of the tools that it calls
 - {"conversations": [{"from": "human", "value": "…"}, {"from": "gpt", "value": "…"}]} (ShareGPT)
 - {"prompt": "…", "response": "…"}; `prompt` may be a list of messages, and `completion` is read as
   `response`
 - {"turns": ["…", "…"]}: a conversation's user turns (MT-Bench, Spec-Bench); the first is the prompt
 - {"question": "…", "answer": "…"} (GSM8K), like a prompt and its response
+- {"instruction": "…", "input": "…", "output": "…"} (Alpaca), the same
 - {"text": "…"}
 - {"tokens": [1, 2, 3], "prompt_length": 1}: token ids, used as they are; `training.regenerate`
   writes these
 
 The form of a record is found by its keys, in the order tokens, messages, prompt, turns, question,
-text. Any record may have a `domain`. A first line with the key `settings` says how the file was made and is skipped.
+instruction, text. Any record may have a `domain`. A first line with the key `settings` says how the
+file was made and is skipped. Names of roles are those of `jaxspec.io.messages`, and `roles` adds to them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import gzip
 import json
-import zlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from jaxspec.io.messages import MESSAGE_KEYS, read_messages
-from jaxspec.io.tokenizer import replace_surrogates
+from jaxspec.io.json_records import BrokenRecord, read_objects
+from jaxspec.io.messages import (
+    UnknownRole,
+    check_roles,
+    read_conversation,
+    read_instruction,
+    read_messages,
+)
+from jaxspec.io.surrogates import replace_surrogates
 
 from .data import DataError
 
-SETTINGS = "settings"
 _FORMS = (
     "tokens + prompt_length, messages, conversations, prompt (+ response), turns, "
-    "question (+ answer), text"
+    "question (+ answer), instruction (+ input, output), text"
 )
 
 
@@ -86,86 +97,123 @@ class DataRecord:
             object.__setattr__(self, name, replace_surrogates(getattr(self, name)))
 
 
-def read_records(path: Path | str) -> list[DataRecord]:
-    """Read all records of a .jsonl or .jsonl.gz file, in order.
+def read_records(path: Path | str, roles: Mapping[str, str] | None = None) -> list[DataRecord]:
+    """Read all records of a file, in order.
+
+    Args:
+      path: .jsonl or .json, or either gzipped.
+      roles: further names of roles, see `jaxspec.io.messages.read_messages`.
 
     Raises:
-      DataError: the file is missing or holds no records, or a line is broken or of no known form;
-        the message names file and line.
+      DataError: the file is missing or holds no records, or a record is broken, of no known form or
+        has a role that is unknown; the message names file and line.
     """
-    records = [_record(content, place) for place, content in read_objects(path)]
+    try:
+        check_roles(roles)
+    except ValueError as error:
+        raise DataError(str(error)) from None
+    records, unknown = [], []
+    for place, content in _read_objects(Path(path)):
+        try:
+            records.append(_record(content, place, roles))
+        except UnknownRole as error:  # go on, to name all of them
+            unknown.append(error)
+        except DataError:
+            if unknown:
+                break
+            raise
+    if unknown:
+        raise DataError(_describe_roles(unknown))
     if not records:
         raise DataError(f"{path} holds no records: give one JSON object per line")
     return records
 
 
-def read_objects(path: Path | str) -> Iterator[tuple[str, dict]]:
-    """Yield (place, JSON object) of every line, except blank ones and a first line of settings."""
-    path = Path(path)
+def _read_objects(path: Path) -> Iterator[tuple[str, dict]]:
     if not path.is_file():
-        raise DataError(f"no data file at {path}: give a .jsonl or .jsonl.gz file")
-    number = 0
+        raise DataError(f"no data file at {path}: give a .jsonl or .json file, or one gzipped")
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                if not line.strip():
-                    continue
-                content = json.loads(line)
-                if not isinstance(content, dict):
-                    raise DataError(f"{path}, line {number}: not a JSON object: give one per line")
-                if number > 1 or set(content) != {SETTINGS}:
-                    yield f"{path}, line {number}", content
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"{path}, line {number}: not JSON ({error.msg}): give one object per line"
-        ) from None
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise DataError(f"{path}, after line {number}: cannot be read ({error})") from None
+        yield from read_objects(path)
+    except BrokenRecord as error:
+        raise DataError(f"{error.place}: {error.fault.removeprefix('is ')}") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror})") from None
 
 
-def _record(content: dict, place: str) -> DataRecord:
+def _describe_roles(unknown: list[UnknownRole]) -> str:
+    """Say which roles are unknown, and what maps them."""
+    counts = Counter(error.role for error in unknown)
+    others = [f"{role!r} ({count})" for role, count in counts.items()]
+    several = f"; conversations with unknown roles: {', '.join(others)}" if len(others) > 1 else ""
+    named = [role for role in counts if isinstance(role, str)]
+    if not named:
+        return f"{unknown[0]}{several}"
+    return (
+        f"{unknown[0]}{several}; map such roles, as in --roles {named[0]!r} assistant "
+        "(--data.roles where a drafter is trained)"
+    )
+
+
+def _record(content: dict, place: str, roles: Mapping[str, str] | None) -> DataRecord:
     domain = content.get("domain") or content.get("category")
     if domain is not None and not isinstance(domain, str):
         raise DataError(f"{place}: domain is {domain!r}: a string is expected")
     if "tokens" in content:
         return DataRecord(place, domain, **_token_fields(content, place))
-    for key in MESSAGE_KEYS:
-        if key in content:
-            tools = content.get("tools") or None
-            if tools is not None and not isinstance(tools, list):
-                raise DataError(f"{place}: tools is not a list of JSON schemas")
-            return DataRecord(
-                place, domain, messages=_messages(content[key], key, place), tools=tools
-            )
+    messages = _checked(read_conversation, content, place, roles)
+    if messages is not None:
+        return DataRecord(place, domain, messages=messages, tools=_tools(content, place))
     if "prompt" in content:
         prompt, response = content["prompt"], content.get("response", content.get("completion"))
         if not isinstance(prompt, str):
-            prompt = _messages(prompt, "prompt", place)
-        if response is not None:
-            _text(response, "response", place)
-        return DataRecord(place, domain, prompt=prompt, response=response)
+            prompt = _checked(read_messages, prompt, "prompt", place, roles)
+        return DataRecord(
+            place, domain, prompt=prompt, response=_optional_text(response, "response", place)
+        )
     if "turns" in content:
         turns = content["turns"]
         if not isinstance(turns, list) or not turns:
             raise DataError(f"{place}: turns is not a list of texts")
         first = {"role": "user", "content": _text(turns[0], "turns", place)}
         return DataRecord(place, domain, prompt=[first])
+    return _plain_record(content, place, domain)
+
+
+def _plain_record(content: dict, place: str, domain: str | None) -> DataRecord:
+    """Read a record of texts under names of their own."""
     if "question" in content:
-        answer = content.get("answer")
-        if answer is not None:
-            _text(answer, "answer", place)
+        answer = _optional_text(content.get("answer"), "answer", place)
         question = _text(content["question"], "question", place)
         return DataRecord(place, domain, prompt=question, response=answer)
+    if "instruction" in content:
+        prompt = _text(read_instruction(content), "instruction", place)
+        output = _optional_text(content.get("output"), "output", place)
+        return DataRecord(place, domain, prompt=prompt, response=output)
     if "text" in content:
         return DataRecord(place, domain, text=_text(content["text"], "text", place))
     keys = ", ".join(map(str, list(content)[:6])) or "none"
     raise DataError(f"{place}: a record in no known form (its keys: {keys}): expected {_FORMS}")
 
 
+def _tools(content: dict, place: str) -> list | None:
+    """Return the schemas of tools, which some files hold as JSON text."""
+    tools = content.get("tools") or None
+    if isinstance(tools, str):
+        with contextlib.suppress(ValueError):
+            tools = json.loads(tools) or None
+    if tools is not None and not isinstance(tools, list):
+        raise DataError(f"{place}: tools is not a list of JSON schemas")
+    return tools
+
+
 def _text(value, key: str, place: str) -> str:
     if not isinstance(value, str) or not value:
         raise DataError(f"{place}: {key} is not a string with text in it")
     return value
+
+
+def _optional_text(value, key: str, place: str) -> str | None:
+    return None if value is None else _text(value, key, place)
 
 
 def _token_fields(content: dict, place: str) -> dict:
@@ -182,8 +230,10 @@ def _token_fields(content: dict, place: str) -> dict:
     return {"tokens": tokens, "prompt_length": prompt_length}
 
 
-def _messages(value, key: str, place: str) -> list[dict]:
+def _checked(read, *arguments):
     try:
-        return read_messages(value, key, place)
+        return read(*arguments)
+    except UnknownRole:
+        raise
     except ValueError as error:
         raise DataError(str(error)) from None

@@ -59,6 +59,35 @@ def read_messages(
     ]
 
 
+def read_conversation(
+    record: Mapping[str, Any], place: str, roles: Mapping[str, str] | None = None
+) -> list[dict[str, Any]] | None:
+    """Return the messages of a record, after the system's if it has those apart; None without any.
+
+    Raises:
+      UnknownRole, ValueError: as `read_messages`.
+    """
+    key = next((key for key in MESSAGE_KEYS if key in record), None)
+    if key is None:
+        return None
+    messages = read_messages(record[key], key, place, roles)
+    system = record.get("system") or record.get("system_prompt")
+    if not isinstance(system, str) or messages[0]["role"] == "system":
+        return messages
+    return [{"role": "system", "content": system}, *messages]
+
+
+def is_empty(record: Mapping[str, Any]) -> bool:
+    """Whether a record is an empty conversation; an empty request (`messages`) is a mistake."""
+    return any(record.get(key) == [] for key in MESSAGE_KEYS[1:])
+
+
+def read_instruction(record: Mapping[str, Any]) -> Any:
+    """Return the prompt of a record with `instruction` and, for some, `input` (Alpaca)."""
+    told, given = record["instruction"], record.get("input")
+    return f"{told}\n\n{given}" if isinstance(told, str) and told and given else told
+
+
 def check_roles(roles: Mapping[str, str] | None) -> None:
     """Check further names of roles.
 
@@ -81,9 +110,13 @@ def join_parts(content: Any) -> Any:
 
 
 def split_turns(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
-    """Split a conversation into what precedes its first answer, and the user turns that follow."""
+    """Split a conversation into what precedes its first answer, and the user turns that follow.
+
+    A greeting of the assistant is no answer.
+    """
     roles = [message["role"] for message in messages]
-    end = roles.index("assistant") if "assistant" in roles else len(messages)
+    asked = roles.index("user") if "user" in roles else 0
+    end = roles.index("assistant", asked) if "assistant" in roles[asked:] else len(messages)
     later = tuple(one["content"] for one in messages[end:] if one["role"] == "user")
     return messages[:end], later
 

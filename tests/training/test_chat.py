@@ -1,4 +1,7 @@
 import itertools
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -156,6 +159,14 @@ def test_answers_that_call_tools_are_learnt(tokenizer, tmp_path):
     function["arguments"] = "{broken"
     with pytest.raises(DataError, match="line 7: message 2: .* of 'f' are no JSON object"):
         encode([DataRecord("f.jsonl, line 7", messages=messages)], make_format(tokenizer, walks))
+
+
+def test_training_says_nothing_of_pytorch():
+    """transformers advises to install it wherever it is imported first."""
+    clean = {name: value for name, value in os.environ.items() if "ADVISORY" not in name}
+    code = "from training.chat import make_format; make_format('mini')"
+    done = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True)
+    assert done.returncode == 0 and "PyTorch" not in done.stderr + done.stdout, done.stderr
 
 
 def test_text_and_plain_pairs_end_with_the_end_of_text(tokenizer):

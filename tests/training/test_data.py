@@ -47,6 +47,9 @@ def test_unusable_files_are_named(tmp_path):
     short.write_bytes(gzip.compress(b'{"domain": "a", "text": "x"}\n' * 50)[:-12])
     with pytest.raises(DataError, match="short.jsonl.gz, line"):
         read_documents(short)
+    array = tmp_path / "array.json"
+    array.write_text('[{"domain": "a", "text": "x"},\n{"domain": "a", "text": "y"}]', "utf-8-sig")
+    assert read_documents(array) == {"a": ["x", "y"]}
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(DataError, match="no records"):
         read_documents(tmp_path / "empty.jsonl")

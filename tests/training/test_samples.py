@@ -2,8 +2,11 @@ import gzip
 import json
 
 import pytest
+import tyro
 
 from training.data import DataError, read_documents
+from training.pipeline import DataOptions, load_samples
+from training.regenerate import RegenerateOptions
 from training.samples import read_records
 
 
@@ -46,6 +49,128 @@ def test_all_published_forms_are_read(tmp_path):
     assert (prompt.prompt, prompt.response) == ("Hi", None)
     assert text.text == "Call me Ishmael." and text.place == f"{tmp_path / 'a.jsonl'}, line 7"
     assert (exact.tokens, exact.prompt_length, exact.prompt) == ([5, 6, 7], 1, None)
+
+
+SHAREGPT = [
+    {"from": "system", "value": "Be brief."},
+    {"from": "human", "value": "Weather?"},
+    {"from": "function_call", "value": '{"name": "weather", "arguments": {"city": "Paris"}}'},
+    {"from": "observation", "value": "rain"},
+    {"from": "chatgpt", "value": "Rain."},
+]
+CALL = {"name": "weather", "arguments": {"city": "Paris"}}
+READ = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Weather?"},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"type": "function", "function": CALL}],
+    },
+    {"role": "tool", "content": "rain"},
+    {"role": "assistant", "content": "Rain."},
+]
+
+
+def test_sharegpt_as_it_is_published(tmp_path, caplog):
+    """One JSON array with a byte order mark, on one line or many, with roles of many names."""
+    tools = [{"name": "weather", "parameters": {}}]
+    apart = {"dialog": SHAREGPT[1:], "system": "Be brief.", "tools": json.dumps(tools)}
+    empty = {"id": "x", "conversations": []}
+    records = [{"id": "a", "conversations": SHAREGPT}, empty, apart, {"conversation": SHAREGPT}]
+    path = tmp_path / "a.json"
+    for indent in (None, 2):
+        path.write_text(json.dumps(records, indent=indent), encoding="utf-8-sig")
+        read = read_records(path)
+        assert [one.messages for one in read] == [READ] * 3
+        assert [one.tools for one in read] == [None, tools, None]
+    assert read[0].place.endswith("a.json, record 1 in line 2")
+    assert "1 empty conversations are left out" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [
+        *((name, "assistant") for name in ("gpt", "chatgpt", "bing", "bard", "model", "Assistant")),
+        *((name, "user") for name in ("human", "user", "User")),
+        *((name, "tool") for name in ("tool", "observation", "function_response", "function")),
+        *((name, "system") for name in ("system", "developer")),
+    ],
+)
+def test_roles_under_their_published_names(tmp_path, name, role):
+    first = {"from": "human", "value": "Hi"}
+    record = {"conversations": [first, {"from": name, "value": "x"}]}
+    (read,) = read_records(write(tmp_path / "a.jsonl", record))
+    assert read.messages == [{"role": "user", "content": "Hi"}, {"role": role, "content": "x"}]
+
+
+def test_calls_of_tools_in_a_role_of_their_own(tmp_path):
+    def calls(value):
+        record = {"conversations": [{"from": "function_call", "value": value}]}
+        (read,) = read_records(write(tmp_path / "a.jsonl", record))
+        (message,) = read.messages
+        assert message["role"] == "assistant"
+        return [call["function"] for call in message.get("tool_calls", ())] or message["content"]
+
+    assert calls(json.dumps(CALL)) == [CALL] and calls(json.dumps([CALL, CALL])) == [CALL, CALL]
+    assert calls("search: weather") == "search: weather"  # of models that call by text
+
+
+def test_unknown_roles_are_all_named_with_what_maps_them(tmp_path):
+    def talk(*names):
+        return {"conversations": [{"from": name, "value": "x"} for name in names]}
+
+    path = write(
+        tmp_path / "a.jsonl",
+        talk("human", "gpt"),
+        talk("Narrator"),
+        talk("narrator", "x"),
+        talk("z"),
+    )
+    with pytest.raises(DataError) as caught:
+        read_records(path)
+    said = str(caught.value)
+    assert "a.jsonl, line 2: message 1 of conversations has the role 'Narrator': expected" in said
+    assert "'Narrator' (1), 'narrator' (1), 'z' (1)" in said
+    assert "map such roles, as in --roles 'Narrator' assistant" in said
+    with pytest.raises(DataError, match="line 3: message 2 of conversations has the role 'x'"):
+        read_records(path, {"NARRATOR": "user", "z": "tool"})
+    read = read_records(path, {"narrator": "assistant", "x": "user", "z": "tool"})
+    assert [[one["role"] for one in record.messages] for record in read] == [
+        ["user", "assistant"],
+        ["assistant"],
+        ["assistant", "user"],
+        ["tool"],
+    ]
+    with pytest.raises(DataError, match="'z' is mapped to 'robot': give one of user, assistant"):
+        read_records(path, {"z": "robot"})
+
+
+def test_roles_are_an_option_of_training_and_regeneration(tmp_path):
+    talk = [{"from": "narrator", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]
+    path = write(tmp_path / "a.jsonl", {"conversations": talk})
+    with pytest.raises(DataError, match="has the role 'narrator'"):
+        load_samples(DataOptions((path,)), "mini")
+    assert len(load_samples(DataOptions((path,), roles={"narrator": "user"}), "mini")) == 1
+    options = tyro.cli(
+        RegenerateOptions,
+        args=f"--target mini --prompts {path} --out x --roles narrator user".split(),
+    )
+    assert options.roles == {"narrator": "user"}
+
+
+def test_instructions_are_prompts(tmp_path):
+    records = [
+        {"instruction": "Add.", "input": "2 + 2", "output": "4"},
+        {"instruction": "Add.", "input": "", "output": "4"},
+        {"instruction": "Add."},
+    ]
+    read = read_records(write(tmp_path / "a.jsonl", *records))
+    assert [(one.prompt, one.response) for one in read] == [
+        ("Add.\n\n2 + 2", "4"),
+        ("Add.", "4"),
+        ("Add.", None),
+    ]
 
 
 def test_prompts_of_public_sets_are_read(tmp_path):

@@ -1,4 +1,4 @@
-"""Read prompt files: JSON lines in the forms of public benchmarks.
+"""Read prompt files: JSON Lines or one JSON array, in the forms of public benchmarks.
 
 A file gives the same prompts every time.
 """
@@ -6,15 +6,19 @@ A file gives the same prompts every time.
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxspec.io.messages import MESSAGE_KEYS, read_messages, split_turns
-from jaxspec.io.tokenizer import replace_surrogates
+from jaxspec.io.json_records import read_objects
+from jaxspec.io.messages import (
+    MESSAGE_KEYS,
+    read_conversation,
+    read_instruction,
+    split_turns,
+)
 
 # What figures over the prompts of all domains are reported under.
 ALL_DOMAINS = "all"
@@ -64,16 +68,19 @@ class _Text(NamedTuple):
 def read_prompts(
     path: str | os.PathLike, tokenizer: Any, *, limit: int | None = None, chat: bool | None = False
 ) -> list[LabelledPrompt]:
-    """Read the prompts of a .jsonl or .jsonl.gz file, grouped by domain in order of appearance.
+    """Read the prompts of a .jsonl or .json file, gzipped or not.
 
-    A record holds one of these keys, the first of them counts:
-      `messages`, `conversations`: a conversation in the forms of `jaxspec.io.messages`. What
-        precedes its first answer is the prompt, the user's other turns are its `later`.
+    They are grouped by domain in order of appearance. A record holds one of these keys, the first
+    of them counts:
+      `messages`, `conversations`, `conversation`, `dialog`: a conversation in the forms of
+        `jaxspec.io.messages`. What precedes its first answer is the prompt, the user's other turns
+        are its `later`.
       `prompt`: the prompt (with `task_id`: HumanEval).
       `turns`: a conversation's user turns (Spec-Bench, MT-Bench). The first is the prompt, the
         others are its `later`.
       `question`: the prompt (GSM8K). Outside a chat it is written as `Question: …`, a line break
         and `Answer:`.
+      `instruction`: the prompt, with what `input` adds (Alpaca).
       `text` with domain `math`: the prompt ends with the first `Answer:`.
       `text` otherwise: it is cut at the line start after every 2,048 characters, and the first 96
         tokens of each piece are a prompt.
@@ -97,7 +104,7 @@ def read_prompts(
         raise ValueError(f"limit is {limit}: give at least 1 prompt per domain")
     path = Path(path)
     domains: dict[str, list[_Text]] = {}
-    for where, record in _records(path):
+    for where, record in read_objects(path):
         domain = str(
             record.get("domain")
             or record.get("category")
@@ -128,45 +135,22 @@ def _public_set(record: dict) -> str | None:
     return None
 
 
-def _records(path: Path) -> Iterator[tuple[str, dict]]:
-    for number, line in enumerate(_lines(path), 1):
-        if not line.strip():
-            continue
-        where = f"{path}, line {number}"
-        try:
-            record = replace_surrogates(json.loads(line))
-        except json.JSONDecodeError as error:
-            raise ValueError(
-                f"{where} is not JSON ({error.msg}): a prompt file holds one JSON object a line"
-            ) from None
-        if not isinstance(record, dict):
-            raise ValueError(f"{where} is not a JSON object: a prompt file holds one a line")
-        yield where, record
-
-
-def _lines(path: Path) -> Iterator[str]:
-    opener = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rt", encoding="utf-8", errors="surrogatepass") as lines:
-            yield from lines
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is not UTF-8: save it as UTF-8") from None
-
-
 def _texts(record: dict, domain: str, where: str) -> list[_Text]:
     """The prompts of a record."""
     name = record.get("question_id", record.get("task_id", record.get("id")))
-    for key in MESSAGE_KEYS:
-        if key in record:
-            messages, later = split_turns(read_messages(record[key], key, where))
-            if not messages:
-                raise ValueError(f"{where}: {key} begins with an answer: begin with a question")
-            return [_Text(messages, "asked", messages[-1]["content"], name, later)]
+    conversation = read_conversation(record, where)
+    if conversation is not None:
+        messages, later = split_turns(conversation)
+        if not any(one["role"] == "user" for one in messages):
+            key = next(key for key in MESSAGE_KEYS if key in record)
+            raise ValueError(f"{where}: {key} begins with an answer: begin with a question")
+        return [_Text(messages, "asked", messages[-1]["content"], name, later)]
     # A prompt may be token ids.
     for key, kind in {
         "prompt": str | list,
         "turns": str | list,
         "question": str,
+        "instruction": str,
         "text": str,
     }.items():
         if key in record and not (isinstance(record[key], kind) and record[key]):
@@ -193,9 +177,13 @@ def _texts(record: dict, domain: str, where: str) -> list[_Text]:
         return [
             _Text(record["question"], "asked", f"Question: {record['question']}\nAnswer:", name)
         ]
+    if "instruction" in record:
+        prompt = read_instruction(record)
+        return [_Text(prompt, "asked", prompt, name)]
     if "text" not in record:
         raise ValueError(
-            f"{where} has none of the keys messages, prompt, turns, question, text: rename the one that holds the prompt"
+            f"{where} has none of the keys messages, prompt, turns, question, text, instruction: "
+            "rename the one that holds the prompt"
         )
     head, answer, _ = record["text"].partition("\nAnswer:")
     if domain == "math" and answer:

@@ -75,6 +75,27 @@ def test_conversations_end_before_their_first_answer(tmp_path):
     assert [prompt.content for prompt in read_prompts(path, None)] == ["Hi", "Ho"]
 
 
+def test_published_conversations_are_read_like_training_data(tmp_path):
+    """A JSON array with a byte order mark, a greeting, roles of other names, an empty one."""
+    talk = [
+        {"from": "gpt", "value": "Welcome!"},
+        {"from": "human", "value": "Hi"},
+        {"from": "chatgpt", "value": "Hello"},
+        {"from": "human", "value": "Why?"},
+    ]
+    records = [
+        {"conversations": []},
+        {"conversations": talk},
+        {"instruction": "Add.", "input": "2"},
+    ]
+    path = tmp_path / "set.json"
+    path.write_text(json.dumps(records), encoding="utf-8-sig")
+    first, second = read_prompts(path, Chat(), chat=None)
+    assert [one["content"] for one in first.content] == ["Welcome!", "Hi"]
+    assert first.later == ("Why?",) and first.question is None
+    assert second.content == [{"role": "user", "content": "Add.\n\n2"}]
+
+
 def test_public_sets_are_recognised_and_go_into_the_template(tmp_path):
     path = write(
         tmp_path / "set.jsonl",
