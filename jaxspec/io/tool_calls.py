@@ -99,7 +99,8 @@ def _convert_call(call: dict[str, Any], form: Form, place: tuple[int, int]) -> d
     if "function" in call:
         mapping, text = _read_arguments(call["function"].get("arguments"))
         arguments = text if form.text else mapping
-        call = call | {"function": call["function"] | {"arguments": arguments}}
+        function = call["function"] | {"arguments": arguments}
+        call = {"type": "function"} | call | {"function": function}
     return call | {"id": _shorten(call.get("id"), place)} if form.short else call
 
 

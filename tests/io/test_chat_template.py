@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
 from jaxspec.io.chat_template import render_chat
+from jaxspec.io.hub import ZOO
+from jaxspec.io.tokenizer import Tokenizer
 
 START, END = "{% for m in messages %}", "{% endfor %}"
 CALLS = "[{{ m.role }}]{{ m.content }}{% for c in m.tool_calls or [] %}"
@@ -176,9 +179,25 @@ def test_ids_of_nine_characters():
 def test_a_bare_function_is_a_call_and_other_shapes_are_refused():
     messages = history(TEXT, tool_calls=[{"name": "weather", "arguments": WANTED}])
     assert "<weather city=Łódź days=2>" in render(WALKS, messages)
+    kinds = START + "{% for c in m.tool_calls or [] %}{{ '<' + c.type + '>' }}{% endfor %}" + END
+    for call in messages[1]["tool_calls"][0], {"function": {"name": "weather"}}:
+        assert render(kinds, history(TEXT, tool_calls=[call])) == "<function>"
     for wrong in ("weather", [1], [{"function": "weather"}]):
         with pytest.raises(ValueError, match="message 2: tool_calls is not a list of calls"):
             render(WALKS, history(TEXT, tool_calls=wrong))
+
+
+def test_a_models_tokenizer_renders_them(tmp_path):
+    """`decode` with messages, and the endpoint, go through it."""
+    config = json.loads((ZOO / "mini" / "tokenizer_config.json").read_text())
+    shutil.copy(ZOO / "mini" / "tokenizer.json", tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": WALKS}))
+    tokenizer = Tokenizer(tmp_path)
+    messages = history(TEXT)
+    del messages[1]["content"]
+    expected = "[user]Weather?[assistant]<weather city=Łódź days=2>[tool]rain"
+    assert tokenizer.decode(tokenizer.chat(messages)) == expected
+    assert tokenizer.chat(messages) == tokenizer.chat(history(WANTED))
 
 
 def test_what_the_template_says_is_raised():
