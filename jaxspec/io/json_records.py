@@ -100,7 +100,9 @@ def _read_values(path: Path) -> Iterator[tuple[str, int, Any]]:
     except (OSError, EOFError, UnicodeError, zlib.error) as error:
         if number == 0 and isinstance(error, OSError) and error.errno is not None:
             raise
-        fault = f"cannot be read ({error}): give JSON Lines or a JSON array, in UTF-8"
+        if isinstance(error, UnicodeError):
+            error = f"{path.name} is not UTF-8: save it as UTF-8"
+        fault = f"cannot be read ({error})"
         raise BrokenRecord(f"{path}, after line {number}", fault, number) from None
 
 
