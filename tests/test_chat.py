@@ -97,6 +97,10 @@ def test_drafted_text_is_green():
     assert mark_round(part, decode) == "abc"
     assert mark_round(StreamedRound("c", [3], True), decode, colour=True) == "c"
     assert mark_round(StreamedRound("a", [1], False), decode, colour=True) == "a"
+    names = {1: " a", 2: " b"}
+    part = StreamedRound(" a b", [1, 2], True)
+    shown = mark_round(part, lambda ids: decode(ids).removeprefix(" "), colour=True)
+    assert shown == "\x1b[32m a\x1b[0m b"
 
 
 def test_half_surrogate_pairs_can_be_said(talk):

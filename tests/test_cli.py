@@ -311,6 +311,11 @@ def test_prompt_sources_and_options(capsys, monkeypatch, tmp_path):
     file = tmp_path / "prompt.txt"
     file.write_text("from a file\n\n")
     assert run(capsys, "generate", "--raw", "--prompt-file", file) == (0, "ab\n", "")
+    file.write_bytes(b"caf\xe9\n")
+    error = f"jaxspec: error: {file} is not UTF-8 (byte 3): save it as UTF-8\n"
+    assert run(capsys, "generate", "--raw", "--prompt-file", file) == (2, "", error)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9"), encoding="utf-8"))
+    assert run(capsys, "generate", "--raw")[2] == error.replace(str(file), "standard input")
     monkeypatch.setattr("sys.stdin", io.StringIO("from stdin\n"))
     options = [
         "--stop",

@@ -1,3 +1,4 @@
+import dataclasses
 import xml.etree.ElementTree as ElementTree
 from types import SimpleNamespace
 
@@ -139,6 +140,19 @@ def test_pieces_join_to_the_text_where_a_character_is_split():
     assert "".join(text_view.split_pieces(data[:4], decode)) == decode(data[:4]), (
         "a text may end inside a character"
     )
+
+
+def test_a_continuation_is_shown_with_its_first_space():
+    """Its tokenizer leaves out the first space of a text of its own."""
+    out = output(tokens=(2, 4, 4, 6, 7))
+
+    def decode(ids):
+        return words(ids).removeprefix(" ")
+
+    for text in (" cat sat sat on a", "cat sat sat on a", " cat", ""):
+        whole = dataclasses.replace(out, text=text)
+        shown = "".join(text_view.split_text(whole, decode))
+        assert shown.startswith(text) and shown.strip() == "cat sat sat on a"
 
 
 def test_colour_is_for_terminals_without_no_color():

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import gguf
 import gguf_models
 import jax
 import numpy as np
 import pytest
+import tokenizer_toys as toys
 from slow_cases import slow_except
 
 import jaxspec
+from jaxspec.engine.detokenize import continue_after
 from jaxspec.io.gguf_files import GgufFile
+from jaxspec.io.gguf_tokenizer import build_tokenizer
 from jaxspec.io.safetensors_files import WeightFiles, read_json
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.targets.gguf import GgufWeights, read_gguf_entries
@@ -109,6 +114,24 @@ def test_tokenizer_comes_from_the_metadata(tmp_path):
     again = jaxspec.load(tmp_path / "saved", dtype="float32")
     assert again.spec.target == params.spec.target
     assert load_tokenizer(again.spec.tokenizer).encode(text) == tokenizer.encode(text)
+
+
+@pytest.mark.parametrize("space", [True, False])
+def test_text_of_sentencepiece_metadata(tmp_path, space):
+    """Bytes are characters, one U+FFFD for a cut one; the first space is that of a continuation."""
+    tokens = ["<unk>", "<s>", "</s>", *toys.BYTES, "▁Paris", "▁is"]
+    entries = {"model": "llama", "tokens": tokens, "scores": [0.0] * len(tokens)}
+    entries |= {"token_type": [2, 3, 3, *[6] * 256, 1, 1], "add_space_prefix": space}
+    entries |= {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0}
+    metadata = {f"tokenizer.ggml.{name}": value for name, value in entries.items()}
+    file = SimpleNamespace(path=tmp_path / "model.gguf", metadata=metadata)
+    build_tokenizer(file).save_pretrained(tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    world = [3 + byte for byte in "世界".encode()]
+    assert tokenizer.decode([1, *world, 2]) == "世界" and tokenizer.decode(world[:5]) == "世�"
+    answer = tokens.index("▁Paris")
+    assert tokenizer.decode([1, answer]) == ("Paris" if space else " Paris")
+    assert continue_after(tokenizer.decode, [1, tokens.index("▁is")])([answer, 2]) == " Paris"
 
 
 def gguf_bytes() -> list[str]:

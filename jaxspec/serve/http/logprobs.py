@@ -33,8 +33,8 @@ class TokenTexts:
     def _read(self, id: int) -> str:
         if not self._readable:
             return f"token_id:{id}"
-        # Some tokenizers drop the space before the first word of a text, so take the second one.
-        return self.decode([id, id])[len(self.decode([id])) :]
+        # Some tokenizers drop the space before the first word of a text, so take a second one.
+        return continue_after(self.decode, [id])([id])
 
     def bytes(self, id: int) -> list[int] | None:
         """Return a token's bytes in UTF-8; None if it ends within a character, or has no text."""

@@ -42,5 +42,18 @@ def test_held_back_text_keeps_its_maker():
     assert found == [[("a", True, 0)], [("b", False, 1), ("c", True, 2), ("d", False, 3)]]
 
 
+def test_an_answer_keeps_its_first_space():
+    """A tokenizer may leave out the space of a text's first word; after a prompt it is there."""
+    words = {1: " the", 2: " cat"}
+
+    def decode(ids):
+        return "".join(words.get(id, "") for id in ids).removeprefix(" ")
+
+    for prompt, texts in {(2, 1): [" the", " cat"], (0,): ["the", " cat"]}.items():
+        trace = answers.Trace(decode, prompt)
+        delta = generation.Delta(0, "".join(texts), [1, 2], [True, False])
+        assert [one["text"] for one in trace.describe(delta)["pieces"]] == texts
+
+
 def test_a_stop_string_cuts_text():
     assert describe((b"abcd", (True,) * 4, "ab")) == [[("a", True, 0), ("b", True, 1)]]

@@ -90,10 +90,10 @@ def test_samples_have_their_own(client):
         assert "".join(letters) == "".join(c for c in choice.text if c.isascii())
 
 
-def describe(tokens, top, chat=True, decode=DECODE):
+def describe(tokens, top, chat=True, decode=DECODE, prompt=()):
     ranks = [TokenLogprob(-1.0, top)] * len(tokens)
     delta = generation.Delta(0, tokens=list(tokens), logprobs=ranks)
-    return logprobs.make_logprobs(logprobs.TokenTexts(decode), chat).describe(delta)
+    return logprobs.make_logprobs(logprobs.TokenTexts(decode), chat, prompt).describe(delta)
 
 
 def test_impossible_tokens_can_be_written_as_json():
@@ -118,6 +118,9 @@ def test_words_keep_their_space():
     def decode(ids):
         return "".join(words[id] for id in ids).removeprefix(" ")
 
+    for prompt, offsets in {(): [0, 3], (2,): [0, 4]}.items():
+        found = describe([1, 2], (), chat=False, decode=decode, prompt=prompt)
+        assert found["text_offset"] == offsets and found["tokens"] == [" the", " cat"]
     assert [one["token"] for one in describe([1, 2], (), decode=decode)["content"]] == [
         " the",
         " cat",
