@@ -8,8 +8,7 @@ Decode = Callable[[Sequence[int]], str]
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # Tokens that are decoded again. The bytes of an unfinished character are in the last three with text.
-_WINDOW = 4
-_CONTEXT = 8
+_LEAST, _MOST = 4, 12
 
 
 class Detokenizer:
@@ -52,11 +51,14 @@ class Detokenizer:
         return self._take(lambda text: text)
 
     def _take(self, ready: Callable[[str], str]) -> str:
-        added = ready(self._decode(self._window))[self._known :]
+        text = ready(self._decode(self._window))
+        added = text[self._known :]
         self._pieces.append(added)
         self.length += len(added)
-        self._window = [one for one in self._window if not self._is_silent(one)][-_WINDOW:]
-        self._known = len(ready(self._decode(self._window)))
+        self._known = len(text)
+        if len(self._window) > _MOST:
+            self._window = [one for one in self._window if not self._is_silent(one)][-_LEAST:]
+            self._known = len(ready(self._decode(self._window)))
         return added
 
     def _is_silent(self, token: int) -> bool:
@@ -92,8 +94,10 @@ def _find_context(decode: Decode, prompt: Sequence[int]) -> list[int]:
             texts[token] = decode([token])
         if texts[token]:
             found.insert(0, token)
-        if len(found) == _CONTEXT:
+        if len(found) == 2 * _LEAST:
             break
     while found and decode(found).endswith(_REPLACEMENT):
         found.pop()
-    return found
+    # One token is enough, unless it is a part of a character.
+    whole = [token for token in found[-1:] if _REPLACEMENT not in texts[token]]
+    return whole or found

@@ -194,6 +194,22 @@ def test_a_prompt_may_end_inside_a_character(toy):
     assert continue_after(toy.real.decode, prompt)([three, *toy.words(" is")]) == "� is"
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_number_of_tokens_without_text_may_come_between(toy, kind):
+    """Between the bytes of a character, and between a text's first space and its first word."""
+    toy = toy(kind)
+    silent, texts = [toy.eos] * 40, [b"a", b"\xe4", b"\xb8", b"\x96", b" is", b" is"]
+    if kind != "byte_level":
+        texts.insert(0, b" ")
+    ids = [len(toy.bytes) - 1 - toy.bytes[::-1].index(text) for text in texts]
+    for begin in (0, 1):
+        tokens = [one for id in ids[begin:] for one in (*silent, id, *silent)]
+        text = Detokenizer(toy.real.decode)
+        joined = "".join(text.add([token]) for token in tokens)
+        assert joined == toy.spell(tokens) == toy.real.decode(tokens)
+    assert "世 is is" in joined
+
+
 def count_decoded(decode):
     """Wrap `decode`; the list's entry is the number of tokens that it has decoded."""
     decoded = [0]
