@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from jaxspec.cli import options
-from jaxspec.zoo.convert import convert, list_layouts
+from jaxspec.zoo.convert import convert, is_hub_id, list_layouts, read_verifier
 
 
 def add_command(commands: options.Commands) -> None:
@@ -16,7 +17,7 @@ def add_command(commands: options.Commands) -> None:
         "convert",
         run,
         "write a drafter in another checkpoint format",
-        "jaxspec convert dflash converted/ --to speculators --target mini",
+        "jaxspec convert dflash converted/ --to speculators --target smollm2-135m",
     )
     parser.add_argument(
         "source", help="directory or hub id; with --target, also a drafter that ships with it"
@@ -34,18 +35,31 @@ def add_command(commands: options.Commands) -> None:
         "--target",
         help="the model that the drafter serves; speculators files carry its embeddings",
     )
+    parser.add_argument(
+        "--verifier",
+        metavar="HUB_ID",
+        help="name of the target in speculators files, by which speculators and vLLM load it "
+        "(default: the hub id that is known for --target)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Convert the drafter and say where it was written."""
     from jaxspec.zoo.pack import pack_drafter, unpack_drafter
 
-    places = (arguments.source, arguments.destination)
+    places, verifier = (arguments.source, arguments.destination), arguments.verifier
+    if verifier is not None and arguments.to in ("packed", "bfloat16"):
+        raise ValueError(
+            "a verifier is named in the speculators schema alone: give --to speculators"
+        )
     if arguments.to == "packed":
         written = pack_drafter(*places, arguments.target)
     elif arguments.to == "bfloat16":
         written = unpack_drafter(*places, arguments.target)
     else:
-        written = convert(*places, arguments.to, arguments.target)
+        written = convert(*places, arguments.to, arguments.target, verifier)
     print(f"wrote {written}")
+    if arguments.to == "speculators" and not is_hub_id(name := read_verifier(written)):
+        note = f"it names the target {name!r}, which is no hub id: speculators loads the target by"
+        print(f"{note} its name, so convert again with --verifier OWNER/NAME", file=sys.stderr)
     return 0

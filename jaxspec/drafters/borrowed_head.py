@@ -14,10 +14,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from jaxspec.core.config import TargetConfig
+from jaxspec.core.config import DrafterConfig, TargetConfig
 from jaxspec.io.config_entries import read_entries
+from jaxspec.io.draft_vocab import read_ids
 from jaxspec.targets import quant
+from jaxspec.targets.weights import HEAD
 
 # The entry of config.json and its value.
 ENTRY, TARGET = "output_projection", "target"
@@ -31,13 +34,31 @@ def borrows_head(directory: str | os.PathLike) -> bool:
     return (read_entries(Path(directory) / "config.json").get("jaxspec") or {}).get(ENTRY) == TARGET
 
 
-def refuse_borrowed(directory: str | os.PathLike) -> None:
-    """Raise a ValueError if the drafter in `directory` leaves its output projection to the target."""
-    if borrows_head(directory):
-        raise ValueError(
-            f"{directory} leaves its output projection to the target: load both with jaxspec.load, "
-            "write them with jaxspec.save, and convert the drafter of that"
-        )
+def with_head(
+    read: Mapping[str, np.ndarray],
+    directory: str | os.PathLike,
+    config: DrafterConfig,
+    target: Mapping[str, np.ndarray],
+) -> Mapping[str, np.ndarray]:
+    """Return a drafter's tensors with the rows of the target that its files leave out.
+
+    Args:
+      read: tensors of the drafter by name.
+      directory: holds its files.
+      config: of the drafter.
+      target: tensors of the target by Llama's names, as far as they are known.
+
+    Raises:
+      ValueError: the rows are left to a target that is not known.
+    """
+    if not borrows_head(directory):
+        return read
+    if HEAD not in target:
+        raise ValueError(f"{directory} leaves its output projection to the target: give --target")
+    size = config.draft_vocab_size or config.vocab_size
+    rows = read_ids(read, size, config.vocab_size)
+    tensors = {name: read[name] for name in read if name not in LEFT_OUT}
+    return tensors | {HEAD: target[HEAD][rows]}
 
 
 def lend_head(

@@ -85,7 +85,8 @@ class Format:
       side_files: names of further files that change what the drafter computes.
       lend: (variables, target's variables, TargetConfig, directory) -> the variables with what the
         files in `directory` leave to the target.
-      stored: (directory, config) -> tensors in their stored dtypes, for `writers`.
+      stored: (directory, config, tensors of the target by Llama's names, as far as they are known)
+        -> tensors in their stored dtypes, for `writers`.
       writers: {layout: writer} of the layouts that `jaxspec convert --to` writes; a writer is
         (directory, config, tensors, About) -> None.
     """
@@ -104,7 +105,7 @@ class Format:
     side_files: tuple[str, ...] = ()
     lend: Callable[[dict[str, Any], Any, TargetConfig, Any], dict[str, Any]] = _lend_nothing
     pad: Callable[[Any, int], Any] = _keep
-    stored: Callable[[Any, Any], dict[str, np.ndarray]] | None = None
+    stored: Callable[[Any, Any, Mapping[str, np.ndarray]], dict[str, np.ndarray]] | None = None
     writers: Mapping[str, Callable[..., None]] = dataclasses.field(default_factory=dict)
 
 
@@ -143,6 +144,23 @@ def write_directory(
     Path(directory).mkdir(parents=True, exist_ok=True)
     write_safetensors(Path(directory) / weights, tensors)
     (Path(directory) / "config.json").write_text(json.dumps(hf, indent=2) + "\n", encoding="utf-8")
+
+
+def take_borrowed(about: About, names: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Return the target's tensors that a layout saves with a drafter.
+
+    Args:
+      names: {name in the layout: Llama's name}.
+
+    Raises:
+      ValueError: one of them is unknown.
+    """
+    missing = [name for name, source in names.items() if source not in about.borrowed]
+    if missing:
+        raise ValueError(
+            f"this layout saves the target's {missing[0]} with the drafter: give --target"
+        )
+    return {name: about.borrowed[source] for name, source in names.items()}
 
 
 def simple_format(

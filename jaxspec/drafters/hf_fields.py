@@ -12,6 +12,8 @@ from jaxspec.io.draft_vocab import MAPPING
 from jaxspec.io.provenance import Provenance
 from jaxspec.targets.hf_fields import integer, transformer_fields_to_hf
 
+# Versions differ in nothing that is written here; readers want one to be named.
+_SPECULATORS_VERSION = "0.5.0"
 FEATURE_CONVENTION = "outputs of target layers, 0-based"
 
 
@@ -47,6 +49,43 @@ def sizes_to_hf(config: Any, max_positions: int, dtype: str) -> dict[str, Any]:
         "target_hidden_size": config.target_hidden_size,
         "max_position_embeddings": max_positions,
         "tie_word_embeddings": False,
+    }
+
+
+def speculators_to_hf(
+    kind: str, architecture: str, depth: int, provenance: Provenance | None, verifier: str | None
+) -> dict[str, Any]:
+    """Make the entries of a config.json in the speculators schema that all drafters share.
+
+    Args:
+      kind: the schema's name of the drafter.
+      architecture: name of its class.
+      depth: tokens that a round drafts.
+      provenance: names the target, which readers load by this name.
+      verifier: architecture of the target, such as `Qwen3ForCausalLM`; None if unknown.
+
+    Raises:
+      ValueError: the target's name is unknown.
+    """
+    if provenance is None or not provenance.target:
+        raise ValueError(
+            "the speculators schema names the target, and this drafter's is not known: "
+            "give --target"
+        )
+    proposal = {"proposal_type": "greedy", "speculative_tokens": depth}
+    return {
+        "architectures": [architecture],
+        "speculators_model_type": kind,
+        "speculators_version": _SPECULATORS_VERSION,
+        "speculators_config": {
+            "algorithm": kind,
+            "default_proposal_method": "greedy",
+            "proposal_methods": [proposal | {"verifier_accept_k": 1, "accept_tolerance": 0.0}],
+            "verifier": {
+                "name_or_path": provenance.target,
+                "architectures": [verifier] if verifier else [],
+            },
+        },
     }
 
 

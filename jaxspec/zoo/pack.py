@@ -78,14 +78,18 @@ def unpack_drafter(
     if not is_packed(directory):
         raise ValueError(f"{directory} is not packed: its weights are stored as floats already")
 
-    def full(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        # Packed matrices are read as float32, vectors as they were stored.
-        return {
-            name: x.astype(ml_dtypes.bfloat16) if x.ndim > 1 and x.dtype == np.float32 else x
-            for name, x in tensors.items()
-        }
+    return _rewrite(directory, Path(destination), shorten_unpacked, {"storage": None})
 
-    return _rewrite(directory, Path(destination), full, {"storage": None})
+
+def shorten_unpacked(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the tensors of a packed drafter with its matrices in bfloat16.
+
+    They are read as float32, vectors as they were stored.
+    """
+    return {
+        name: x.astype(ml_dtypes.bfloat16) if x.ndim > 1 and x.dtype == np.float32 else x
+        for name, x in tensors.items()
+    }
 
 
 def is_packed(directory: Path) -> bool:

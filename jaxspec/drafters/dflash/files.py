@@ -6,12 +6,13 @@ import functools
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.borrowed_head import borrows_head, lend_head, refuse_borrowed
+from jaxspec.drafters.borrowed_head import borrows_head, lend_head, with_head
 from jaxspec.drafters.dflash import layouts, speculators
 from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.drafters.dflash.hf_config import drafter_config_to_hf
@@ -25,7 +26,7 @@ from jaxspec.drafters.dflash.weights import (
     to_hf,
 )
 from jaxspec.drafters.draft_vocab_weights import open_drafter, pad_tables
-from jaxspec.drafters.format import About, Format, write_directory
+from jaxspec.drafters.format import About, Format, take_borrowed, write_directory
 from jaxspec.drafters.hf_fields import check_fits, main_dtype
 from jaxspec.io.config_entries import read_entries
 from jaxspec.io.draft_vocab import MAPPING
@@ -56,17 +57,18 @@ def load_drafter(
 
 
 def stored_tensors(
-    directory: str | os.PathLike, config: BlockDrafterConfig
+    directory: str | os.PathLike,
+    config: BlockDrafterConfig,
+    borrowed: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> dict[str, np.ndarray]:
-    """Read the drafter's tensors by native name, in their stored dtypes.
+    """Read the drafter's tensors by native name, in their stored dtypes; see `Format.stored`.
 
     Raises:
       FileNotFoundError, WeightMismatch, ValueError: as `load_drafter`; also where the output
-        projection is left to the target.
+        projection is left to a target that is not known.
     """
-    refuse_borrowed(directory)
     read, skip = _open(Path(directory), config)
-    return stored(read, config, skip)
+    return stored(with_head(read, directory, config, borrowed), config, skip)
 
 
 def check_files(directory: str | os.PathLike, config: BlockDrafterConfig) -> None:
@@ -134,13 +136,7 @@ def write_with_target(
       ValueError: one of the target's tensors is unknown.
     """
     sources = {name: speculators.BORROWED[name] for name in speculators.borrowed_names(config)}
-    missing = [name for name, source in sources.items() if source not in about.borrowed]
-    if missing:
-        raise ValueError(
-            f"this layout saves the target's {missing[0]} with the drafter: give --target"
-        )
-    copies = {name: about.borrowed[source] for name, source in sources.items()}
-    write_directory(directory, hf, {**tensors, **copies})
+    write_directory(directory, hf, {**tensors, **take_borrowed(about, sources)})
 
 
 def write_own(

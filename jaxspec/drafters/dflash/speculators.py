@@ -16,7 +16,12 @@ import numpy as np
 
 from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.drafters.dflash.hf_config import layer_fields_to_hf
-from jaxspec.drafters.hf_fields import draft_vocab_size, own_fields, score_temperature
+from jaxspec.drafters.hf_fields import (
+    draft_vocab_size,
+    own_fields,
+    score_temperature,
+    speculators_to_hf,
+)
 from jaxspec.io.provenance import Provenance
 from jaxspec.io.weight_map import Leaf
 from jaxspec.targets.hf_fields import integer, transformer_fields
@@ -25,8 +30,6 @@ TYPE = "dflash"
 # Tensors that the schema saves with the drafter although they are the target's: {here: in the
 # target}.
 BORROWED = {"embed_tokens.weight": "model.embed_tokens.weight", "lm_head.weight": "lm_head.weight"}
-# Versions differ in nothing that this module writes; readers want one to be named.
-_VERSION = "0.5.0"
 # The schema's own default. Everything else that has one is written and read explicitly.
 _BLOCK_SIZE = 8
 # Settings that make it another network than the block drafter; all are off by default.
@@ -50,20 +53,30 @@ def speculators_config(hf: dict[str, Any]) -> BlockDrafterConfig:
         raise ValueError(
             f"speculators drafters of type {kind!r} are not supported (only {TYPE!r} is)"
         )
+    return BlockDrafterConfig(**read_drafting(hf, kind))
+
+
+def read_drafting(hf: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Read the fields of a drafter whose anchor proposes nothing, as DFlash's does.
+
+    Raises:
+      ValueError: as `speculators_config`.
+    """
     if hf.get("sample_from_anchor"):
         raise _other_network("sample_from_anchor", True)
-    fields = read_block(hf)
+    fields = read_block(hf, kind=kind)
     if fields["block_size"] < 2:
         raise ValueError("config.json: block_size counts the anchor, so it must be at least 2")
-    return BlockDrafterConfig(**fields)
+    return fields
 
 
-def read_block(hf: dict[str, Any], first_id: int = 1) -> dict[str, Any]:
+def read_block(hf: dict[str, Any], first_id: int = 1, kind: str = TYPE) -> dict[str, Any]:
     """Read the fields of `BlockDrafterConfig` from a config.json in the speculators schema, for all
     drafters with this backbone.
 
     Args:
       first_id: lowest id of a target layer; 0 is the embeddings.
+      kind: the schema's name of the drafter, which `projector_type` may repeat.
 
     Raises:
       ValueError: as `speculators_config`, but for any kind of drafter.
@@ -75,7 +88,7 @@ def read_block(hf: dict[str, Any], first_id: int = 1) -> dict[str, Any]:
             f"config.json: transformer_layer_config must be of model_type 'qwen3', not {found!r}"
         )
     used = [name for name in _UNSUPPORTED if hf.get(name)]
-    used += ["projector_type"] if hf.get("projector_type") not in (None, TYPE) else []
+    used += ["projector_type"] if hf.get("projector_type") not in (None, TYPE, kind) else []
     if used:
         raise _other_network(used[0], hf[used[0]])
     fields = transformer_fields(layer, default_head_dim=128)
@@ -117,15 +130,10 @@ def speculators_config_to_hf(
     Raises:
       ValueError: the target's name is unknown, or the schema cannot describe the attention.
     """
-    if provenance is None or not provenance.target:
-        raise ValueError(
-            "the speculators schema names the target, and this drafter's is not known: "
-            "give --target"
-        )
-    return {
-        "architectures": ["DFlashSpeculator"],
-        "speculators_model_type": TYPE,
-        "speculators_version": _VERSION,
+    shared = speculators_to_hf(
+        TYPE, "DFlashSpeculator", config.depth, provenance, verifier_architecture
+    )
+    return shared | {
         "draft_vocab_size": config.draft_vocab_size or config.vocab_size,
         "target_hidden_size": config.target_hidden_size,
         "aux_hidden_state_layer_ids": [layer + 1 for layer in config.feature_layers],
@@ -135,22 +143,6 @@ def speculators_config_to_hf(
         "sliding_window_non_causal": not _check_causal(config),
         "tie_word_embeddings": False,
         "transformer_layer_config": layer_fields_to_hf(config, max_positions, dtype),
-        "speculators_config": {
-            "algorithm": TYPE,
-            "default_proposal_method": "greedy",
-            "proposal_methods": [
-                {
-                    "proposal_type": "greedy",
-                    "speculative_tokens": config.depth,
-                    "verifier_accept_k": 1,
-                    "accept_tolerance": 0.0,
-                }
-            ],
-            "verifier": {
-                "name_or_path": provenance.target,
-                "architectures": [verifier_architecture] if verifier_architecture else [],
-            },
-        },
         "dtype": dtype,
         "torch_dtype": dtype,
         "jaxspec": own_fields(config, num_target_layers, provenance),

@@ -1,11 +1,11 @@
-"""Read and write a DFlash2 drafter's directory: z-lab's DFlash layout, with further entries of
-`dflash_config` and the tensors of convolutions and selector.
+"""Read and write a DFlash2 drafter's directory: z-lab's DFlash layout or the speculators schema, with
+further entries and the tensors of convolutions and selector.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -14,7 +14,8 @@ import numpy as np
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.state import KVCache
-from jaxspec.drafters.dflash import weights
+from jaxspec.drafters.dflash import speculators, weights
+from jaxspec.drafters.dflash.files import write_with_target
 from jaxspec.drafters.dflash.hf_config import block_fields, drafter_config_to_hf
 from jaxspec.drafters.dflash.layouts import default_layers
 from jaxspec.drafters.dflash2.config import DFlash2Config
@@ -23,9 +24,13 @@ from jaxspec.drafters.draft_vocab_weights import open_drafter, pad_tables
 from jaxspec.drafters.format import About, Format, write_directory
 from jaxspec.drafters.hf_fields import check_fits, main_dtype
 from jaxspec.io.config_entries import COUNT, POSITIVE, field
-from jaxspec.io.weight_map import Leaf, linear
+from jaxspec.io.tensors import Tensors
+from jaxspec.io.weight_map import Leaf, check_fit, linear
+from jaxspec.targets.weights import is_rotary_table
 
-ARCHITECTURE = "DFlash2DraftModel"
+ARCHITECTURE, TYPE = "DFlash2DraftModel", "dflash2"
+# What the schema's class assumes of an entry that a file leaves out.
+_SPECULATORS_DEFAULTS = {"sliding_window_non_causal": True}
 _SIZES = ("conv_group_size", "conv_kernel_size", "selector_rank", "selector_top_k")
 # Names of the optional factors in files: {here: there}.
 _FACTORS = {
@@ -37,19 +42,23 @@ _FACTORS = {
 
 def matches(hf: Mapping[str, Any]) -> bool:
     """Say whether a config.json is a DFlash2 drafter's."""
-    if "speculators_model_type" in hf:
-        return False
+    if speculators.is_speculators(hf):
+        return hf["speculators_model_type"] == TYPE
     named = str((hf.get("architectures") or [""])[0])
     return "DFlash2" in named or "selector_rank" in (hf.get("dflash_config") or {})
 
 
 def read_config(hf: dict[str, Any]) -> DFlash2Config:
-    """Read the config of a DFlash2 drafter.
+    """Read the config of a DFlash2 drafter, in either layout.
 
     Raises:
       ValueError: the architecture is another one, a field is missing, or a setting is not
         supported.
     """
+    if speculators.is_speculators(hf):
+        fields = speculators.read_drafting(_SPECULATORS_DEFAULTS | hf, TYPE)
+        sizes = {name: field(hf, name, COUNT, getattr(DFlash2Config, name)) for name in _SIZES}
+        return _make_config(**fields, **sizes)
     named = (hf.get("architectures") or [None])[0]
     if named != ARCHITECTURE or hf.get("model_type") != "qwen3":
         raise ValueError(
@@ -63,8 +72,13 @@ def read_config(hf: dict[str, Any]) -> DFlash2Config:
         for name, there in _FACTORS.items()
         if own.get(there) is not None
     }
+    return _make_config(**block_fields(hf), **sizes, **factors)
+
+
+def _make_config(**fields: Any) -> DFlash2Config:
+    """Make the config of a file; its errors name the file."""
     try:
-        return DFlash2Config(**block_fields(hf), **sizes, **factors)
+        return DFlash2Config(**fields)
     except ValueError as error:
         raise ValueError(f"config.json: {str(error).removeprefix('config.json: ')}") from None
 
@@ -79,6 +93,29 @@ def config_to_hf(config: DFlash2Config, about: About, dtype: str) -> dict[str, A
     return hf | {
         "architectures": [ARCHITECTURE],
         "dflash_config": hf["dflash_config"] | own,
+    }
+
+
+def speculators_config_to_hf(config: DFlash2Config, about: About, dtype: str) -> dict[str, Any]:
+    """Make a config.json that `read_config`, speculators and vLLM read as `config`.
+
+    Raises:
+      ValueError: the target's name is unknown, or the schema cannot describe the drafter.
+    """
+    plain = {name: getattr(DFlash2Config, name) for name in _FACTORS}
+    used = [name for name, value in plain.items() if getattr(config, name) != value]
+    if used:
+        raise ValueError(
+            f"the speculators schema has no {used[0]}: write this drafter in the native layout "
+            "(--to dflash2)"
+        )
+    known = about.num_layers, about.max_positions, dtype, about.provenance, about.architecture
+    hf = speculators.speculators_config_to_hf(config, *known)
+    return hf | {
+        "architectures": [ARCHITECTURE],
+        "speculators_model_type": TYPE,
+        "speculators_config": hf["speculators_config"] | {"algorithm": TYPE},
+        **{name: getattr(config, name) for name in _SIZES},
     }
 
 
@@ -123,18 +160,22 @@ def load_drafter(directory: str | os.PathLike, config: DFlash2Config, dtype: str
       WeightMismatch: tensors are missing, unexpected, misshapen or no floats; reports all of them.
       ValueError: files are unsafe or damaged, or weights hold NaN.
     """
-    read = open_drafter(directory, config)
-    return weights.from_hf(read, config, dtype, leaves=dflash2_leaves(config))
+    read, skip = _open(directory, config)
+    return weights.from_hf(read, config, dtype, skip, leaves=dflash2_leaves(config))
 
 
-def stored_tensors(directory: str | os.PathLike, config: DFlash2Config) -> dict[str, np.ndarray]:
+def stored_tensors(
+    directory: str | os.PathLike, config: DFlash2Config, borrowed: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
     """Read the drafter's tensors by name, in their stored dtypes; errors as `load_drafter`."""
-    return weights.stored(open_drafter(directory, config), config, leaves=dflash2_leaves(config))
+    read, skip = _open(directory, config)
+    return weights.stored(read, config, skip, dflash2_leaves(config))
 
 
 def check_files(directory: str | os.PathLike, config: DFlash2Config) -> None:
     """Raise what `load_drafter` would, but read no weights."""
-    weights.check(open_drafter(directory, config), config, leaves=dflash2_leaves(config))
+    read, skip = _open(directory, config)
+    weights.check(read, config, skip, leaves=dflash2_leaves(config))
 
 
 def write_native(
@@ -145,6 +186,38 @@ def write_native(
 ) -> None:
     """Write config.json and model.safetensors in z-lab's layout."""
     write_directory(directory, config_to_hf(config, about, main_dtype(tensors)), tensors)
+
+
+def write_speculators(
+    directory: str | os.PathLike,
+    config: DFlash2Config,
+    tensors: Mapping[str, np.ndarray],
+    about: About,
+) -> None:
+    """Write the speculators schema, with the target's embeddings and output projection.
+
+    Raises:
+      ValueError: the target's name or one of its tensors is unknown, or the schema cannot
+        describe the drafter.
+    """
+    hf = speculators_config_to_hf(config, about, main_dtype(tensors))
+    write_with_target(directory, hf, config, tensors, about)
+
+
+def borrowed(config: DFlash2Config, hf: dict[str, Any] | None = None) -> dict[str, str]:
+    """Name the target's tensors that are saved with the drafter, see `Format.borrowed`."""
+    return speculators.BORROWED if hf is not None and speculators.is_speculators(hf) else {}
+
+
+def _open(
+    directory: str | os.PathLike, config: DFlash2Config
+) -> tuple[Tensors, Callable[[str], bool]]:
+    """Open the weights: (tensors by name, whether one of another name may be present)."""
+    read = open_drafter(directory, config)
+    copies = speculators.borrowed_leaves(config, read)
+    names = {name for leaf in copies for name, *_ in leaf.parts()}
+    check_fit(copies, read, lambda name: True)
+    return read, lambda name: name in names or is_rotary_table(name)
 
 
 def _write(
@@ -169,5 +242,6 @@ FORMAT = Format(
     default_layers=default_layers,
     pad=pad_tables,
     stored=stored_tensors,
-    writers={"dflash2": write_native},
+    borrowed=borrowed,
+    writers={"dflash2": write_native, "speculators": write_speculators},
 )

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.borrowed_head import borrows_head, lend_head, refuse_borrowed
+from jaxspec.drafters.borrowed_head import borrows_head, lend_head, with_head
 from jaxspec.drafters.dflash import weights
 from jaxspec.drafters.dflash.files import write_with_target
 from jaxspec.drafters.dflash.speculators import BORROWED, borrowed_leaves, borrowed_names
@@ -59,15 +60,19 @@ def load_drafter(directory: str | os.PathLike, config: DSparkConfig, dtype: str)
     return weights.from_hf(read, config, dtype, skip, borrows, leaves)
 
 
-def stored_tensors(directory: str | os.PathLike, config: DSparkConfig) -> dict[str, np.ndarray]:
-    """Read the drafter's tensors by name, in their stored dtypes.
+def stored_tensors(
+    directory: str | os.PathLike,
+    config: DSparkConfig,
+    borrowed: Mapping[str, np.ndarray] = MappingProxyType({}),
+) -> dict[str, np.ndarray]:
+    """Read the drafter's tensors by name, in their stored dtypes; see `Format.stored`.
 
     Raises:
       FileNotFoundError, WeightMismatch, ValueError: as `load_drafter`; also where the output
-        projection is left to the target.
+        projection is left to a target that is not known.
     """
-    refuse_borrowed(directory)
     read, skip = _open(Path(directory), config)
+    read = with_head(read, directory, config, borrowed)
     return weights.stored(read, config, skip, dspark_leaves(config))
 
 

@@ -27,13 +27,15 @@ from jaxspec.drafters.draft_vocab_weights import (
 )
 from jaxspec.drafters.eagle3 import hf_config
 from jaxspec.drafters.eagle3.config import EagleConfig
-from jaxspec.drafters.format import Format, json_writer
+from jaxspec.drafters.format import About, Format, json_writer, take_borrowed, write_directory
+from jaxspec.drafters.hf_fields import main_dtype
 from jaxspec.drafters.leaves import count_features, list_layer_leaves, make_head_leaf
 from jaxspec.io.config_entries import read_entries
+from jaxspec.io.draft_vocab import mapping_tensors, sort_rows
 from jaxspec.io.load_tree import read_tree
 from jaxspec.io.tensors import RenamedTensors, Tensors
-from jaxspec.io.weight_map import Leaf, linear, vector, write_tree
-from jaxspec.targets.weights import HEAD, is_rotary_table
+from jaxspec.io.weight_map import Leaf, linear, read_stored, vector, write_tree
+from jaxspec.targets.weights import EMBEDDING, HEAD, is_rotary_table
 
 _EMBEDDING = "embed_tokens.weight"
 # Copies of the target's tensors that speculators' training keeps beside the drafter.
@@ -125,6 +127,59 @@ def leaves(config: EagleConfig) -> list[Leaf]:
     ]
 
 
+def stored_tensors(
+    directory: str | os.PathLike, config: EagleConfig, borrowed: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Read the drafter's tensors by native name, in their stored dtypes; see `Format.stored`.
+
+    Raises:
+      FileNotFoundError, WeightMismatch, ValueError: as `read`.
+    """
+    found, tied = _open(directory, config), _is_tied(directory)
+    ids = _check(found, config, tied)
+    wanted = _own_leaves(found, config, tied)
+    wanted += [_embedding_leaf(config)] if config.own_embeddings else []
+    rows = found if ids is None else sort_rows(found, ids)
+    tensors = read_stored(wanted, rows, lambda name: True)
+    if HEAD not in tensors:
+        name = _EMBEDDING if tied and config.own_embeddings else EMBEDDING if tied else HEAD
+        if name not in tensors and name not in borrowed:
+            raise ValueError(
+                f"{directory} leaves its output projection to the target: give --target"
+            )
+        tensors[HEAD] = tensors[name] if name in tensors else borrowed[name]
+    return tensors if ids is None else tensors | mapping_tensors(np.sort(ids), config.vocab_size)
+
+
+def write_native(
+    directory: str | os.PathLike,
+    config: EagleConfig,
+    tensors: Mapping[str, np.ndarray],
+    about: About,
+) -> None:
+    """Write config.json and model.safetensors in the native layout."""
+    write_directory(directory, hf_config.config_to_hf(config, about, main_dtype(tensors)), tensors)
+
+
+def write_speculators(
+    directory: str | os.PathLike,
+    config: EagleConfig,
+    tensors: Mapping[str, np.ndarray],
+    about: About,
+) -> None:
+    """Write config.json and model.safetensors in the speculators schema, which vLLM reads.
+
+    The schema asks for embeddings, the drafter's own or the target's.
+
+    Raises:
+      ValueError: the target's name or its embeddings are unknown.
+    """
+    hf = hf_config.speculators_config_to_hf(config, about, main_dtype(tensors))
+    copies = {} if config.own_embeddings else {_EMBEDDING: EMBEDDING}
+    renamed = {name.replace("midlayer.", "layers.0.", 1): one for name, one in tensors.items()}
+    write_directory(directory, hf, renamed | take_borrowed(about, copies))
+
+
 def _embedding_leaf(config: EagleConfig) -> Leaf:
     """Return the leaf of an embedding table: the drafter's own, or a copy of the target's."""
     rows = config.own_embeddings or config.vocab_size
@@ -188,6 +243,8 @@ FORMAT = Format(
     layout=hf_config.layout,
     default_layers=hf_config.default_layers,
     borrowed=hf_config.borrowed,
+    stored=stored_tensors,
+    writers={"eagle3": write_native, "speculators": write_speculators},
     lend=lend,
     pad=pad,
 )

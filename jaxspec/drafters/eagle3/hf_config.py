@@ -21,6 +21,7 @@ from jaxspec.drafters.hf_fields import (
     own_fields,
     score_temperature,
     sizes_to_hf,
+    speculators_to_hf,
 )
 from jaxspec.targets.hf_fields import integer, transformer_fields
 
@@ -121,6 +122,35 @@ def config_to_hf(config: EagleConfig, about: About, dtype: str) -> dict[str, Any
     }
 
 
+def speculators_config_to_hf(config: EagleConfig, about: About, dtype: str) -> dict[str, Any]:
+    """Make a config.json in the speculators schema, which speculators and vLLM read.
+
+    All flags are written, since readers differ in their defaults.
+
+    Raises:
+      ValueError: the target's name is unknown.
+    """
+    native = config_to_hf(config, about, dtype)
+    outer = ("architectures", "draft_vocab_size", "target_hidden_size", "eagle_config", "fc_norm")
+    outer += ("norm_before_residual", "jaxspec")
+    shared = speculators_to_hf(
+        "eagle3", "Eagle3Speculator", config.depth, about.provenance, about.architecture
+    )
+    return shared | {
+        "draft_vocab_size": native["draft_vocab_size"],
+        "target_hidden_size": config.target_hidden_size,
+        _IDS: [layer + 1 for layer in config.feature_layers],
+        "norm_before_residual": config.norm_before_residual,
+        **dict.fromkeys(("norm_before_fc", "fc_norm", "norm_output"), False),
+        "embed_requires_grad": bool(config.own_embeddings),
+        "tie_word_embeddings": False,
+        "transformer_layer_config": {k: v for k, v in native.items() if k not in outer},
+        "dtype": dtype,
+        "torch_dtype": dtype,
+        "jaxspec": native["jaxspec"],
+    }
+
+
 def default_feature_layers(num_target_layers: int) -> tuple[int, int, int]:
     """Choose EAGLE-3's feature layers: the outputs of layers 1, L // 2 - 1 and L - 4, 0-based.
 
@@ -177,7 +207,7 @@ def borrowed(config: EagleConfig, hf: dict[str, Any] | None = None) -> dict[str,
     """Name the target's tensors that are saved with the drafter (see
     `jaxspec.drafters.format.Format`): the embeddings, in the speculators schema.
     """
-    if hf is None or not _is_speculators(hf):
+    if hf is None or not _is_speculators(hf) or config.own_embeddings:
         return {}
     return {"embed_tokens.weight": "model.embed_tokens.weight"}
 

@@ -311,9 +311,12 @@ def test_a_projection_that_is_not_the_targets_is_kept(tmp_path):
 
 
 def test_a_drafter_without_its_projection_is_written_whole(borrowing, tmp_path):
-    packed = borrowing[1]
-    with pytest.raises(ValueError, match=r"load both with jaxspec\.load"):
-        convert(packed, tmp_path / "converted", "jetspec", TARGET)
+    whole, packed = borrowing
+    written = load_file(convert(packed, tmp_path / "converted", "jetspec", TARGET) / WEIGHTS)
+    head = load_file(whole / WEIGHTS)["lm_head.weight"]
+    np.testing.assert_array_equal(written["lm_head.weight"].astype(head.dtype), head)
+    with pytest.raises(ValueError, match="leaves its output projection to the target: give --t"):
+        convert(packed, tmp_path / "x", "jetspec")
     jaxspec.save(jaxspec.load(TARGET, drafter={"jetspec": packed}), tmp_path / "saved")
     again = jaxspec.load(tmp_path / "saved")
     assert again.drafters["jetspec"]["draft"]["lm_head"].shape[1] == len(IDS)

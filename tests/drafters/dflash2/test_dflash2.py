@@ -190,6 +190,28 @@ def test_read_write_read_and_damage(tmp_path, variables):
         jaxspec.load(tmp_path / "model")
 
 
+def test_the_speculators_schema(tmp_path, variables):
+    factors = {"output_multiplier": 1.0, "logit_softcap": None, "embedding_scale": 1.0}
+    config = dataclasses.replace(CONFIG, **factors)
+    model, directory = tmp_path / "model", tmp_path / "model/drafters/dflash2"
+    save(bundle_of("dflash2", config, variables, TARGET), model)
+    schema = convert(directory, tmp_path / "schema", "speculators", model, "me/model")
+    hf, before = json.loads((schema / "config.json").read_text()), load_file(directory / WEIGHTS)
+    assert hf["speculators_model_type"] == "dflash2" and read_config(hf) == config
+    copies = load_file(schema / WEIGHTS).keys() - before.keys()
+    assert copies == {"embed_tokens.weight", "lm_head.weight"}
+    about = describe_checkpoint(schema)
+    assert about["family"] == "dflash2" and about["readable"]
+    read = jaxspec.load(model, drafter=schema, dtype="float32").drafters["dflash2"]
+    jax.tree.map(np.testing.assert_array_equal, read, variables)
+    native = convert(schema, tmp_path / "native", "dflash2")
+    assert load_file(native / WEIGHTS).keys() == before.keys()
+    save(bundle_of("dflash2", CONFIG, variables, TARGET), tmp_path / "other")
+    with pytest.raises(ValueError, match="schema has no output_multiplier: .*--to dflash2"):
+        directory = tmp_path / "other/drafters/dflash2"
+        convert(directory, tmp_path / "x", "speculators", tmp_path / "other", "me/model")
+
+
 PUBLISHED = {
     "architectures": ["DFlash2DraftModel"], "model_type": "qwen3", "hidden_size": 4096, "num_hidden_layers": 5,
     "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 12288,
