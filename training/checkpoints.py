@@ -7,12 +7,13 @@ A process that dies at any moment leaves the newest complete checkpoint in place
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+
+from jaxspec.io.atomic import save_step
 
 
 class TrainingError(ValueError):
@@ -54,11 +55,8 @@ class Checkpoints:
         )
         before = self.last_good()
         try:
-            self.manager.save(step, args=args, force=True)
-            self.manager.wait_until_finished()
+            save_step(self.manager, step, args)
         except Exception as error:  # a full disk is an OSError from Orbax, and a ValueError or worse from TensorStore
-            for left in self.folder.glob(f"{step}.orbax-checkpoint-tmp*"):
-                shutil.rmtree(left, ignore_errors=True)
             raise CheckpointError(
                 f"checkpoint {step} cannot be written to {self.folder} ({_line(error)}): "
                 "free disk space and run the same command again; "

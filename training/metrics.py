@@ -10,6 +10,8 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
+from jaxspec.io.atomic import write_text
+
 
 def count_tokens(batch) -> int:
     """Count the tokens of a batch.
@@ -68,11 +70,8 @@ class RunLog:
         )
         if self.writes:
             run.mkdir(parents=True, exist_ok=True)
-            new = self.path.with_suffix(
-                ".new"
-            )  # renamed when complete: a full disk must not cost the earlier lines
-            new.write_text("".join(json.dumps(record) + "\n" for record in kept))
-            new.replace(self.path)
+            # Whole or not at all: a full disk must not cost the earlier lines.
+            write_text(self.path, "".join(json.dumps(record) + "\n" for record in kept))
             self.board = _Board(run / "tensorboard", first + 1)
 
     def advance(self, tokens: int) -> None:

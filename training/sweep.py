@@ -23,6 +23,7 @@ import jax
 import tyro
 
 from jaxspec.bench.measure.prompt_files import read_prompts
+from jaxspec.io.atomic import write_text
 from jaxspec.io.tokenizer import load_tokenizer
 
 from .acceptance import EvalOptions, count_rounds, pool_rounds
@@ -213,7 +214,7 @@ def run_recipe(recipe: Recipe, options: SweepOptions, scale: Scale) -> dict:
         "device": jax.devices()[0].device_kind,
         "jax": jax.__version__,
     }
-    found.write_text(json.dumps(result, indent=1) + "\n")
+    write_text(found, json.dumps(result, indent=1) + "\n")
     return result
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxspec.io.atomic import write_text
+
 from .metrics import read_metrics
 from .sweep_pairs import paired_tables
 
@@ -62,8 +64,8 @@ def write_report(out: Path, name: str, scale: str, sizes: dict, results: Sequenc
       results: from `training.sweep.run_recipe`, in order.
     """
     content = {"sweep": name, "scale": scale, "sizes": sizes, "runs": list(results)}
-    (out / "results.json").write_text(json.dumps(content, indent=1) + "\n")
-    (out / "results.md").write_text(_page(name, scale, sizes, results))
+    write_text(out / "results.json", json.dumps(content, indent=1) + "\n")
+    write_text(out / "results.md", _page(name, scale, sizes, results))
     _plot(out, results)
 
 

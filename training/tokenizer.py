@@ -9,11 +9,14 @@ import dataclasses
 import json
 from pathlib import Path
 
+from jaxspec.io.atomic import staging
+
 from .command import one_line_errors
 from .data import read_documents
 
 EOS, IM_START, IM_END, MASK = "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>"
 SPECIAL = (EOS, IM_START, IM_END, MASK)
+CONFIG = "tokenizer_config.json"
 # A user turn is a question and the assistant's turn its answer, as in the GSM8K records that the
 # target is trained on.
 CHAT_TEMPLATE = (
@@ -75,8 +78,6 @@ def train_tokenizer(texts, vocab_size: int):
 
 def save_tokenizer(tokenizer, out: Path, max_positions: int) -> None:
     """Write `tokenizer.json` and `tokenizer_config.json` for `transformers.AutoTokenizer`."""
-    out.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(out / "tokenizer.json"))
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": EOS,
@@ -87,7 +88,9 @@ def save_tokenizer(tokenizer, out: Path, max_positions: int) -> None:
         "clean_up_tokenization_spaces": False,
         "model_max_length": max_positions,
     }
-    (out / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+    with staging(out, last=CONFIG) as folder:
+        tokenizer.save(str(folder / "tokenizer.json"))
+        (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
 
 
 def balance_domains(documents: dict[str, list[str]], characters: int):

@@ -22,6 +22,7 @@ import jax
 import jaxspec
 from jaxspec.core.params import Params
 from jaxspec.core.processes import connect
+from jaxspec.io.atomic import staging
 from jaxspec.io.training_cost import write_training_cost
 
 from .acceptance import EvalOptions, make_evaluate
@@ -195,16 +196,22 @@ def _write(
     recipe: dict,
     arguments: Sequence[str],
 ) -> None:
-    """Write weights, resolved options, plot and card."""
-    export_drafter(params, config, target, options.out)
-    (options.out / "training.json").write_text(json.dumps(recipe, indent=2) + "\n")
-    metrics = options.loop.run / "metrics.jsonl"
-    write_training_cost(options.out, measure_training_cost(metrics, options.batch))
-    plot_run(metrics, options.out / "training.png")
+    """Write weights, resolved options, plot and card: all of them, or none."""
+    with staging(options.out) as folder:
+        export_drafter(params, config, target, folder)
+        (folder / "training.json").write_text(json.dumps(recipe, indent=2) + "\n")
+        metrics = options.loop.run / "metrics.jsonl"
+        write_training_cost(folder, measure_training_cost(metrics, options.batch))
+        plot_run(metrics, folder / "training.png")
+        card = _make_card(options, config, recipe, arguments)
+        (folder / "README.md").write_text(make_model_card(card, metrics))
+
+
+def _make_card(options: DrafterOptions, config, recipe: dict, arguments: Sequence[str]) -> Card:
     layers = (
         f" It reads the target's layers {config.feature_layers}." if config.feature_layers else ""
     )
-    card = Card(
+    return Card(
         name=f"{options.model.kind} for {recipe['target']}",
         what=f"{find_method(options.model.kind).what}: "
         f"it drafts up to {config.depth} tokens per round.{layers}",
@@ -215,7 +222,6 @@ def _write(
         options=_flat(recipe),
         plot="training.png",
     )
-    (options.out / "README.md").write_text(make_model_card(card, metrics))
 
 
 def _without_folders(arguments: Sequence[str]) -> list[str]:

@@ -13,6 +13,8 @@ from typing import Any
 
 import jax
 
+from jaxspec.io.atomic import save_step
+
 
 class VersionFiles:
     """The newest published versions of a session, in a folder.
@@ -39,7 +41,11 @@ class VersionFiles:
         return str(self.manager.directory)
 
     def save(self, arrays: Any, record: dict[str, Any]) -> None:
-        """Write a pytree of arrays and a JSON-able record, completely or not at all."""
+        """Write a pytree of arrays and a JSON-able record, completely or not at all.
+
+        Raises:
+          OSError: it cannot be written, for example to a full disk.
+        """
         import orbax.checkpoint as ocp
 
         known = json.loads(json.dumps(record))
@@ -49,8 +55,7 @@ class VersionFiles:
         # A query may write twice, so numbers of queries would not do for steps.
         latest = self.manager.latest_step()
         step = 0 if latest is None else latest + 1
-        self.manager.save(step, args=args, force=True)
-        self.manager.wait_until_finished()
+        save_step(self.manager, step, args)
 
     def restore(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
         """Read the newest checkpoint; None if there is none.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 
@@ -28,6 +29,7 @@ from jaxspec.cli import (
 from jaxspec.core import distribution
 
 USER_ERROR, INTERRUPTED = 2, 130
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 COMMANDS = (
     generate,
     chat,
@@ -100,5 +102,6 @@ def make_parser() -> argparse.ArgumentParser:
 def _describe(error: Exception) -> str:
     """Return the error's message as one line."""
     if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{error.filename}: {error.strerror}"
+        advice = ": free some, or write elsewhere" if error.errno in _FULL else ""
+        return f"{error.filename}: {error.strerror}{advice}"
     return " ".join(str(error).split())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxspec.core import distribution
+from jaxspec.io import atomic
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -233,7 +234,7 @@ def check_folders(arguments: argparse.Namespace, *names: str) -> None:
 def save_json(path: Path | None, report: Any, indent: int | None = 1) -> None:
     """Write a report as JSON; do nothing without a path."""
     if path:
-        path.write_text(json.dumps(report, indent=indent) + "\n", encoding="utf-8")
+        atomic.write_text(path, json.dumps(report, indent=indent) + "\n")
 
 
 def collect_settings(arguments: argparse.Namespace, *outputs: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxspec.costs.round_costs import RoundCosts, make_costs
+from jaxspec.io.atomic import write_text
 
 ARRAYS = ("contexts", "draft", "verify", "plain", "step")
 
@@ -70,7 +71,12 @@ def decode_costs(content: Any, path: str | os.PathLike) -> RoundCosts:
 def write_json(content: Any, path: str | os.PathLike) -> None:
     """Write JSON values; create missing folders."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    write_text(path, to_text(content))
+
+
+def to_text(content: Any) -> str:
+    """Return the text of a file with JSON values."""
+    return json.dumps(content, indent=1) + "\n"
 
 
 def read_cost_file(path: str | os.PathLike) -> Any:

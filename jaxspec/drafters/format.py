@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ import numpy as np
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.feature_layers import Layers, own_layers
 from jaxspec.drafters.hf_fields import main_dtype, own_fields
+from jaxspec.io.atomic import staging, write_text
 from jaxspec.io.load_tree import read_tree
 from jaxspec.io.provenance import Provenance
 from jaxspec.io.safetensors_files import WEIGHTS, write_safetensors
@@ -140,10 +140,10 @@ def write_directory(
     tensors: Mapping[str, np.ndarray],
     weights: str = WEIGHTS,
 ) -> None:
-    """Make a directory; write config.json and a safetensors file called `weights` to it."""
-    Path(directory).mkdir(parents=True, exist_ok=True)
-    write_safetensors(Path(directory) / weights, tensors)
-    (Path(directory) / "config.json").write_text(json.dumps(hf, indent=2) + "\n", encoding="utf-8")
+    """Make a directory; write config.json and a safetensors file called `weights` to it, or none."""
+    with staging(directory) as folder:
+        write_safetensors(folder / weights, tensors)
+        write_text(folder / "config.json", json.dumps(hf, indent=2) + "\n")
 
 
 def take_borrowed(about: About, names: Mapping[str, str]) -> dict[str, np.ndarray]:

@@ -8,7 +8,6 @@ calls. Like every policy, it changes the speed and never the text.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import weakref
 from pathlib import Path
@@ -18,11 +17,12 @@ import jax
 import numpy as np
 
 from jaxspec.core.params import Params
-from jaxspec.costs.files import load_costs, save_costs
+from jaxspec.costs.files import encode_costs, load_costs, to_text
 from jaxspec.costs.round_costs import RoundCosts, make_costs
 from jaxspec.costs.row_costs import RowCosts
 from jaxspec.engine.kept_costs import describe_model, find_kept
 from jaxspec.engine.plan import DecodeConfig, make_plan
+from jaxspec.io.user_cache import keep
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.protocol import Policy
 from jaxspec.targets.panels import TRANSPOSED, lanes_of, some_weight, without_panels
@@ -145,9 +145,7 @@ def save_setting(params: Params, config: DecodeConfig, batch: int, costs: RoundC
 
 
 def _save(costs: RoundCosts, path: Path) -> None:
-    # A cache that cannot be written costs a probe per process, and nothing else.
-    with contextlib.suppress(OSError):
-        save_costs(costs, path)
+    keep(path, to_text(encode_costs(costs)))
     _on_disk[str(path)] = _relative(costs.by_rows())
 
 

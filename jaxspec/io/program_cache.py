@@ -8,15 +8,17 @@ in code or in its environment variables, come first.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
+import shutil
 import stat
 import warnings
 from pathlib import Path
 
 import jax
 
-from jaxspec.io.user_cache import user_cache
+from jaxspec.io.user_cache import user_cache, warn_unwritten
 
 SWITCH, FOLDER = "JAXSPEC_COMPILE_CACHE", "programs"
 # XLA's file of kernels forgets the shape of a kernel's grid, so a program that takes attention from it
@@ -32,6 +34,9 @@ _SETTINGS = {
     _CACHES: "xla_gpu_per_fusion_autotune_cache_dir",
     _LIMIT: _MOST_BYTES,
 }
+# Fewest free bytes of a folder to keep programs in: a few dozen of them.
+_LEAST_FREE = 16 << 20
+_UNWRITTEN = ("Error writing persistent", "Error reading persistent")
 # JAX writes a program, and then a file with the time of its last use.
 _PROGRAM, _USED, _LOCK = "-cache", "-atime", ".lockfile"
 
@@ -60,13 +65,31 @@ def _turn_on() -> Path | None:
         folder = user_cache(FOLDER)
         if not is_private(folder):
             return None
+        if shutil.disk_usage(folder).free < _LEAST_FREE:
+            warn_unwritten(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)))
+            return None
         if _LIMIT in settings:
             _remove_torn(folder)
     except OSError:  # the folder cannot be written: compile as without a cache
         return None
     for name, value in (settings | {"jax_compilation_cache_dir": str(folder)}).items():
         jax.config.update(name, value)
+    warnings.filters.insert(0, ("ignore", _Later(), Warning, None, 0))
     return folder
+
+
+class _Later:
+    """Matches JAX's warnings that a program cannot be kept, but for the first: each has its name."""
+
+    def __init__(self) -> None:
+        self._seen = False
+
+    def match(self, text: str) -> bool:
+        """Whether a warning is to be left out, as `warnings` asks a regular expression."""
+        if not text.startswith(_UNWRITTEN):
+            return False
+        seen, self._seen = self._seen, True
+        return seen
 
 
 def _warn_of_kernels() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from jaxspec.io.atomic import replacing
 from jaxspec.io.packed import packed_names, scale_name, unpack, unpacked_shape
 from jaxspec.io.raw_file import RawSafetensors
 from jaxspec.io.tensors import BlockReader, RowReader, Tensors
@@ -139,17 +140,19 @@ def write_safetensors(
 ) -> None:
     """Write `tensors` to one file, cast to `dtype` (`float32`, `float16` or `bfloat16`) if given.
 
-    The file appears whole or not at all: it is written under a temporary name and renamed.
+    The file appears whole or not at all, see `jaxspec.io.atomic`.
+
+    Raises:
+      OSError: it cannot be written.
     """
     target = None if dtype is None else weight_dtype(dtype)
     plain = {
         name: np.ascontiguousarray(tensor if target is None else tensor.astype(target))
         for name, tensor in tensors.items()
     }
-    partial = Path(f"{os.fspath(path)}.partial")
-    # transformers refuses files without this format mark.
-    save_file(plain, partial, metadata={"format": "pt"})
-    os.replace(partial, path)
+    with replacing(path) as partial:
+        # transformers refuses files without this format mark.
+        save_file(plain, partial, metadata={"format": "pt"})
 
 
 def weight_dtype(name: str) -> np.dtype:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from jaxspec.io.atomic import write_text
 from jaxspec.io.safetensors_files import read_json
 
 # Optimizer steps; rows that they read; tokens in these rows; minutes of training, on any machine.
@@ -34,7 +35,4 @@ def write_training_cost(directory: str | os.PathLike, cost: Mapping[str, float])
     path = Path(directory) / "config.json"
     hf = read_json(path)
     own = hf.get("jaxspec") or {}
-    path.write_text(
-        json.dumps(hf | {"jaxspec": own | {"training": dict(cost)}}, indent=2) + "\n",
-        encoding="utf-8",
-    )
+    write_text(path, json.dumps(hf | {"jaxspec": own | {"training": dict(cost)}}, indent=2) + "\n")

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import tempfile
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
+
+from jaxspec.io.atomic import write_text
 
 
 def user_cache(*parts: str) -> Path:
-    """Return a folder in the user's cache, made if needed.
+    """Return a folder in the user's cache, made if that can be.
 
     It lies in `JAXSPEC_CACHE`, else in `XDG_CACHE_HOME` or `~/.cache` under `jaxspec`, or in the
     folder for temporary files if none of these can be written.
@@ -16,14 +22,42 @@ def user_cache(*parts: str) -> Path:
     Args:
       parts: names of the folder and its parents.
     """
+    return next(list_caches(*parts), _list_roots()[0].joinpath(*parts))
+
+
+def list_caches(*parts: str) -> Iterator[Path]:
+    """Make and yield the folders that `user_cache` chooses from, the first choice first."""
+    for root in _list_roots():
+        folder = root.joinpath(*parts)
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            if os.access(folder, os.W_OK):
+                yield folder
+
+
+def _list_roots() -> list[Path]:
     own = os.environ.get("JAXSPEC_CACHE")
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxspec"
-    for root in (Path(own) if own else base, Path(tempfile.gettempdir()) / "jaxspec"):
-        folder = root.joinpath(*parts)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            continue
-        if os.access(folder, os.W_OK):
-            return folder
-    raise OSError("no folder for cached files can be written: set JAXSPEC_CACHE to one that can")
+    return [Path(own) if own else base, Path(tempfile.gettempdir()) / "jaxspec"]
+
+
+def keep(path: Path, text: str) -> None:
+    """Write a file to the cache. If that fails, warn once: the next process works it out again."""
+    try:
+        write_text(path, text)
+    except OSError as error:
+        warn_unwritten(error)
+
+
+@functools.cache
+def _warn(reason: str) -> None:
+    warnings.warn(
+        f"files cannot be kept ({reason}), so the next process will work them out again: "
+        "free space there, or set JAXSPEC_CACHE to another folder",
+        stacklevel=4,
+    )
+
+
+def warn_unwritten(error: OSError) -> None:
+    """Warn once a process that the cache cannot be written, which nothing depends on."""
+    _warn(error.strerror or str(error))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ import jax
 import numpy as np
 
 from jaxspec.costs.row_costs import RowCosts
+from jaxspec.io.atomic import staging, write_text
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.registry import tag_of, tagged, tagged_class
 
@@ -42,15 +44,17 @@ def save_policy(
     Raises:
       ValueError: a part of the policy has no tag, or cannot be saved.
       ImportError: Orbax is not installed.
+      OSError: it cannot be written.
     """
     checkpoints, arrays = _orbax(), []
     header = {"about": dict(about or {}), "policy": _encode(policy, arrays)}
     path = Path(path).absolute()
-    path.mkdir(parents=True, exist_ok=True)
-    with checkpoints.StandardCheckpointer() as checkpointer:
-        numbered = {str(i): np.asarray(array) for i, array in enumerate(arrays)}
-        checkpointer.save(path / ARRAYS, numbered or {"none": np.zeros(())}, force=True)
-    (path / HEADER).write_text(json.dumps(header, indent=1) + "\n")
+    with staging(path, last=HEADER) as folder:
+        with checkpoints.StandardCheckpointer() as checkpointer:
+            numbered = {str(i): np.asarray(array) for i, array in enumerate(arrays)}
+            checkpointer.save(folder / ARRAYS, numbered or {"none": np.zeros(())})
+        write_text(folder / HEADER, json.dumps(header, indent=1) + "\n")
+        shutil.rmtree(path / ARRAYS, ignore_errors=True)  # its files do not go with the new ones
 
 
 def load_policy(path: str | os.PathLike, *, about: Mapping[str, Any] | None = None) -> Policy:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import json
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxspec.engine.kept_costs import describe_model, find_kept
+from jaxspec.io.user_cache import keep
 from jaxspec.serve.device import Device
 from jaxspec.serve.drafters import list_configs
 from jaxspec.serve.rounds import Rules
@@ -46,9 +46,7 @@ def find_costs(device: Device) -> Costs:
     if kept is not None:
         return kept
     costs = measure_costs(device)
-    # A cache that cannot be written costs a measurement per process, and nothing else.
-    with contextlib.suppress(OSError):
-        _find_path(device).write_text(json.dumps(dataclasses.asdict(costs)))
+    keep(_find_path(device), json.dumps(dataclasses.asdict(costs)))
     return costs
 
 

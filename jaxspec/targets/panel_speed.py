@@ -9,7 +9,6 @@ kept on disk; `jaxspec check` times more numbers of rows.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import json
@@ -23,7 +22,7 @@ import jax.numpy as jnp
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.io.processor import describe_processor
-from jaxspec.io.user_cache import user_cache
+from jaxspec.io.user_cache import keep, user_cache
 from jaxspec.targets.panels import TRANSPOSED, arrange, multiply_panels
 
 # Outputs side by side that panels may have.
@@ -89,10 +88,8 @@ def fastest_lanes(sizes: Sizes) -> int:
     except (OSError, ValueError, KeyError, TypeError):  # none is kept, or the file is damaged
         pass
     seconds = measure_layers(sizes)
-    # A cache that cannot be written costs a measurement per process, and nothing else.
-    with contextlib.suppress(OSError):
-        described = {"processor": describe_processor(), "sizes": sizes._asdict()}
-        path.write_text(json.dumps({**described, "seconds": seconds}) + "\n")
+    described = {"processor": describe_processor(), "sizes": sizes._asdict()}
+    keep(path, json.dumps({**described, "seconds": seconds}) + "\n")
     return _choose({"seconds": seconds})
 
 

@@ -15,17 +15,16 @@ from jax.sharding import Mesh
 from jaxspec.core.mesh import check_mesh
 from jaxspec.core.params import WEIGHTLESS, Params, Spec
 from jaxspec.drafters import files
-from jaxspec.drafters.format import About
+from jaxspec.drafters.format import About, write_directory
 from jaxspec.drafters.registry import record_of
 from jaxspec.io import provenance
+from jaxspec.io.atomic import staging, write_text
 from jaxspec.io.config_entries import read_entries
 from jaxspec.io.hub import shipped
 from jaxspec.io.program_cache import keep_programs
 from jaxspec.io.progress import show_progress
 from jaxspec.io.safetensors_files import (
-    WEIGHTS,
     weight_dtype,
-    write_safetensors,
 )
 from jaxspec.io.tokenizer import Tokenizer, eos_ids, load_tokenizer
 from jaxspec.io.training_cost import read_training_cost
@@ -197,13 +196,21 @@ def save(params: Params, directory) -> None:
 
     Tensors are saved in the dtype of the weights.
 
+    The folder's files appear when all are written, and replace those there.
+
     Raises:
       ValueError: the target is quantised, or several devices share it.
+      OSError: something cannot be written.
     """
     refuse(params, "written")
-    directory, spec = Path(directory), params.spec
+    with staging(directory) as folder:
+        _write(params, folder)
+
+
+def _write(params: Params, directory: Path) -> None:
+    spec = params.spec
     tensors = target_weights.to_hf(params.target, spec.target)
-    _write(directory, target_config_to_hf(spec.target, str(params.dtype)), tensors)
+    write_directory(directory, target_config_to_hf(spec.target, str(params.dtype)), tensors)
     _write_json(directory / "generation_config.json", {"eos_token_id": list(spec.eos)})
     for name, config in spec.drafters:
         save_drafter(params, params.drafters[name], config, directory / DRAFTERS / name)
@@ -211,10 +218,7 @@ def save(params: Params, directory) -> None:
         _write_json(directory / DRAFTERS / BEST, {"order": [name for name, _ in spec.drafters]})
     for pattern in _TOKENIZER_FILES if spec.tokenizer else ():
         for source in Path(spec.tokenizer).glob(pattern):
-            if (
-                source.resolve() != (directory / source.name).resolve()
-            ):  # saving over what was loaded
-                shutil.copyfile(source, directory / source.name)
+            shutil.copyfile(source, directory / source.name)
 
 
 def save_drafter(target: Params, variables, config, directory) -> None:
@@ -247,14 +251,8 @@ def save_drafter(target: Params, variables, config, directory) -> None:
     files.write_drafter(directory, config, variables, about)
 
 
-def _write(directory: Path, config: dict, tensors: dict) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
-    _write_json(directory / "config.json", config)
-    write_safetensors(directory / WEIGHTS, tensors)
-
-
 def _write_json(path: Path, content: dict) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 def _drafter_sources(name, model: Path, drafter) -> dict[str, Path]:

@@ -17,6 +17,7 @@ from jaxspec.drafters.files import borrowed_tensors, read_config
 from jaxspec.drafters.format import About
 from jaxspec.drafters.registry import record_of, records
 from jaxspec.io import provenance
+from jaxspec.io.atomic import staging
 from jaxspec.io.config_entries import read_entries
 from jaxspec.io.torch_files import open_weights
 from jaxspec.targets.hf_config import target_config
@@ -90,7 +91,8 @@ def convert(source, destination, to: str, target=None, verifier: str | None = No
     tensors = record.files.stored(directory, config, about.borrowed)
     if is_packed(directory):
         tensors = shorten_unpacked(tensors)
-    record.files.writers[to](destination, config, tensors, about)
+    with staging(destination) as folder:
+        record.files.writers[to](folder, config, tensors, about)
     return destination
 
 

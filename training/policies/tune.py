@@ -36,6 +36,7 @@ from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.core.params import Params
 from jaxspec.costs.files import load_costs
 from jaxspec.costs.round_costs import RoundCosts
+from jaxspec.io.atomic import write_text
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.compose import compose
@@ -231,7 +232,7 @@ def search_thresholds(options: TuneOptions) -> tuple[Policy, dict[str, Any]]:
         options.out,
         made_for | {"model": options.target, STEP_COSTS: times.fingerprint},
     )
-    (options.out / "report.json").write_text(json.dumps(report, indent=1) + "\n")
+    write_text(options.out / "report.json", json.dumps(report, indent=1) + "\n")
     return policies[best], report
 
 

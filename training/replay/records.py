@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxspec.costs.round_costs import RoundCosts
+from jaxspec.io.atomic import replacing
 
 from ..splits import HELD_OUT, mark_held_out
 
@@ -97,7 +98,7 @@ def save_record(record: Record, path: Path) -> None:
     """Write a record as a .npz file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)[1:]}
-    with path.open("wb") as file:
+    with replacing(path) as partial, partial.open("wb") as file:
         np.savez(file, header=np.array(json.dumps(record.header)), **arrays)
 
 

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxspec.costs.files import load_costs
+from jaxspec.io.atomic import write_text
 from jaxspec.policies.learned.regression import Regression
 from jaxspec.policies.store import load_about, load_policy
 
@@ -179,7 +180,7 @@ def main(options: CompareOptions) -> None:
         )
         print(f"{name:>20}: {compared}; {shape}; {domains}; each {each}")
     if options.out:
-        options.out.write_text(json.dumps(results, indent=1) + "\n")
+        write_text(options.out, json.dumps(results, indent=1) + "\n")
 
 
 def _said(found) -> str:

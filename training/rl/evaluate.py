@@ -19,6 +19,7 @@ from pathlib import Path
 from jaxspec.bench.report.bootstrap import bound_ratio, resample_prompts
 from jaxspec.costs.files import load_costs
 from jaxspec.costs.round_costs import RoundCosts
+from jaxspec.io.atomic import write_text
 from jaxspec.policies.store import load_policy
 
 from ..command import one_line_errors
@@ -131,7 +132,7 @@ def main(options: EvaluateOptions) -> None:
                 f"{figures['rows']:.1f} rows"
             )
     if options.out:
-        options.out.write_text(json.dumps(results, indent=1) + "\n")
+        write_text(options.out, json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

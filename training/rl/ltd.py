@@ -23,6 +23,7 @@ import numpy as np
 
 from jaxspec.bench.calibrate_steps import STEP_COSTS
 from jaxspec.costs.files import load_costs
+from jaxspec.io.atomic import write_text
 from jaxspec.io.fingerprint import fingerprint
 from jaxspec.policies.learned.ltd import make_ltd
 from jaxspec.policies.store import save_policy
@@ -126,7 +127,7 @@ def train_ltd(options: LtdOptions) -> dict[str, dict[str, float]]:
         layers = {one: params[one]["actor"] for one in params}
         results[name] = _figures(problem, validation_seconds, *_decisions(problem, layers))
         plot_stages(options.run, names[: number + 1], results)
-        (options.run / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+        write_text(options.run / "results.json", json.dumps(results, indent=1) + "\n")
         _save(problem, options, layers, options.run / name / "policy")
     _save(problem, options, layers, options.out or options.run / "policy")
     return results
