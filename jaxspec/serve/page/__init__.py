@@ -1,4 +1,4 @@
-"""The chat page: three files without a build step, and nothing from other hosts."""
+"""The chat page: files without a build step, and nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -7,12 +7,7 @@ from pathlib import Path
 from fastapi import FastAPI
 from fastapi.responses import Response
 
-_FILES = {
-    "/": ("index.html", "text/html"),
-    "/page.css": ("page.css", "text/css"),
-    "/page.js": ("page.js", "text/javascript"),
-    "/tree.js": ("tree.js", "text/javascript"),
-}
+_KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 # The page may talk to its own server alone, whatever a model writes into it.
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -24,9 +19,11 @@ _HEADERS = {
 
 
 def add_page(app: FastAPI) -> None:
-    """Add the routes of the page."""
-    for path, (name, kind) in _FILES.items():
-        _add_file(app, path, Path(__file__).with_name(name).read_bytes(), kind)
+    """Add the routes of the page: a file's name, and `/` for index.html."""
+    for file in sorted(Path(__file__).parent.iterdir()):
+        if file.suffix in _KINDS:
+            path = "/" if file.name == "index.html" else f"/{file.name}"
+            _add_file(app, path, file.read_bytes(), _KINDS[file.suffix])
 
 
 def _add_file(app: FastAPI, path: str, content: bytes, kind: str) -> None:

@@ -1,205 +1,154 @@
-// The chat: sends messages, colours tokens by who made them, shows trees and counters.
+// The chat: the conversation, the form, and one request at a time.
 
-import { drawTree } from "./tree.js";
+import { Answer } from "./answer.js";
+import { compare } from "./compare.js";
+import { watchCounters } from "./counters.js";
+import { find, make } from "./dom.js";
+import { forgetRounds } from "./rounds.js";
+import { send, stream } from "./server.js";
+import { fillWelcome } from "./welcome.js";
 
-const find = (id) => document.getElementById(id);
 let messages = [];        // the conversation, as the server takes it
-let answer = null;        // the answer whose rounds are shown
+let answers = [];
 let running = null;       // aborts the request that runs
 let hasTemplate = true;   // without one, the page continues texts
 
-function headers() {
-  const key = find("key").value;
-  return { "Content-Type": "application/json", ...(key ? { Authorization: `Bearer ${key}` } : {}) };
-}
-
-function addMessage(kind, text) {
-  const item = document.createElement("li");
-  item.className = kind;
-  item.textContent = text;
-  find("messages").append(item);
-  item.scrollIntoView({ block: "end" });
-  return item;
-}
-
 // --- Requests.
 
-function makeBody(prompt) {
+function makeRequest(prompt) {
   const seed = find("seed").value;
-  return {
-    ...(hasTemplate ? { messages } : { prompt }),
+  const body = {
+    ...(hasTemplate ? { messages: [...messages] } : { prompt }),
     stream: true,
-    stream_options: { include_usage: true },
+    stream_options: { include_usage: true, continuous_usage_stats: true },
     trace: true,
     temperature: Number(find("temperature").value),
     max_tokens: Number(find("tokens").value),
-    ...(seed === "" ? {} : { seed: Number(seed) }),
+    // Always one, so that a comparison samples the same text.
+    seed: seed === "" ? crypto.getRandomValues(new Uint32Array(1))[0] : Number(seed),
     ...(find("plain").checked ? { method: "ar" } : {}),
   };
+  return { path: hasTemplate ? "v1/chat/completions" : "v1/completions", body };
 }
 
-// Yields the objects of a stream of server-sent events.
-async function* readEvents(response) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) return;
-    const parts = (rest + value).split("\n\n");
-    rest = parts.pop();
-    for (const part of parts) {
-      if (part === "data: [DONE]") return;
-      if (part.startsWith("data: ")) yield JSON.parse(part.slice(6));
-    }
+// Runs work that the Stop button ends; returns what went wrong, null if nothing did.
+async function occupy(work) {
+  const mine = running = new AbortController();
+  setBusy(true);
+  try {
+    await work(mine.signal);
+    return null;
+  } catch (error) {
+    return error;
+  } finally {
+    if (running === mine) setBusy(false);
   }
 }
 
 async function ask(prompt) {
-  running = new AbortController();
-  setBusy(true);
   const conversation = messages;
   conversation.push({ role: "user", content: prompt });
-  addMessage("user", prompt);
-  const item = addMessage("assistant", "");
-  const mine = { item, text: "", pieces: [], rounds: [] };
-  answer = mine;
-  showRounds();
-  try {
-    const path = hasTemplate ? "v1/chat/completions" : "v1/completions";
-    const response = await fetch(path, {
-      method: "POST", headers: headers(), body: JSON.stringify(makeBody(prompt)), signal: running.signal,
-    });
-    if (!response.ok) throw new Error((await response.json()).error.message);
-    for await (const event of readEvents(response)) take(event, mine);
-  } catch (error) {
-    if (error.name !== "AbortError") addMessage("error", error.message);
-  }
-  if (mine.text) conversation.push({ role: "assistant", content: mine.text });
+  const question = addMessage("user", prompt);
+  const answer = new Answer(makeRequest(prompt), find("markdown").checked, runComparison);
+  answers.push(answer);
+  append(answer.element);
+  const error = await occupy(async (signal) => {
+    const { path, body } = answer.request;
+    for await (const event of stream(path, body, signal)) answer.take(event);
+  });
+  answer.end(error?.name === "AbortError");
+  const text = answer.text.source;
+  if (text) conversation.push({ role: "assistant", content: text });
   else conversation.pop();  // what was not answered does not count
-  setBusy(false);
+  if (error && error.name !== "AbortError") fail(error, text ? null : { question, answer, prompt });
+  else if (!error && find("compare").checked) runComparison(answer);
 }
 
-function take(event, mine) {
-  if (event.error) throw new Error(event.error.message);
-  if (event.metrics) addFigures(event, mine);
-  for (const choice of event.choices) {
-    mine.text += choice.delta?.content ?? choice.text ?? "";
-    choice.trace?.rounds.forEach((round) => addRound(round, mine));
-    choice.trace?.pieces.forEach((piece) => addPiece(piece, mine));
+// Shows an error; what it left without any answer may be sent again.
+function fail(error, unanswered) {
+  if (unanswered) {
+    unanswered.answer.element.remove();
+    unanswered.question.classList.add("unanswered");
+    find("prompt").value ||= unanswered.prompt;
   }
-  mine.item.scrollIntoView({ block: "end" });
+  addMessage("error", error.message).setAttribute("role", "alert");
 }
+
+async function runComparison(answer) {
+  if (isBusy()) return;
+  const error = await occupy((signal) => compare(answer, signal));
+  if (error) {
+    const text = error.name === "AbortError" ? "The comparison was stopped." : error.message;
+    answer.comparison.replaceChildren(make("p", { class: "error" }, text));
+  }
+}
+
+const isBusy = () => document.body.classList.contains("busy");
 
 function setBusy(busy) {
-  find("send").disabled = busy;
-  find("stop").disabled = !busy;
+  document.body.classList.toggle("busy", busy);
+  find("send").hidden = busy;
+  find("stop").hidden = !busy;
+  for (const button of document.querySelectorAll("button.compare")) button.disabled = busy;
+  find("status").textContent = busy ? "Answering" : "Done";
 }
 
-// --- What came.
+// --- The conversation.
 
-function addPiece(piece, mine) {
-  const span = document.createElement("span");
-  span.className = piece.drafted ? "drafted" : "own";
-  span.textContent = piece.text;
-  span.addEventListener("click", () => {
-    if (answer !== mine) { answer = mine; showRounds(); }
-    const number = mine.rounds.findLastIndex((round) => round.before <= piece.token);
-    if (number >= 0) showRound(number);
-  });
-  mine.pieces.push({ ...piece, span });
-  mine.item.append(span);
+function addMessage(kind, text) {
+  const item = make("li", { class: kind });
+  if (kind === "user") item.append(make("h2", { class: "unseen" }, "You"));
+  item.append(make("div", { class: "plain" }, text));
+  append(item);
+  return item;
 }
 
-function addRound(round, mine) {
-  mine.rounds.push(round);
-  if (answer === mine) addRoundButton(round, mine.rounds.length - 1);
+function append(item) {
+  find("welcome").hidden = true;
+  find("legend").hidden = false;
+  find("messages").append(item);
+  item.scrollIntoView({ block: "end" });
 }
 
-function addRoundButton(round, number) {
-  const button = document.createElement("button");
-  button.type = "button";
-  button.textContent = round.path.length;
-  button.title = `Round ${number + 1}: ${round.path.length} tokens`;
-  button.addEventListener("click", () => showRound(number));
-  find("rounds").append(button);
+function startAgain() {
+  running?.abort();
+  messages = [];
+  answers = [];
+  forgetRounds();
+  find("panel").hidden = find("legend").hidden = true;
+  find("welcome").hidden = false;
+  find("messages").replaceChildren(find("welcome"));
+  find("prompt").focus();
 }
 
-function showRounds() {
-  find("rounds").replaceChildren();
-  find("tree").replaceChildren();
-  find("title").textContent = "Draft tree";
-  answer?.rounds.forEach(addRoundButton);
-}
-
-function showRound(number) {
-  const round = answer.rounds[number], end = round.before + round.path.length;
-  find("title").textContent =
-    `Draft tree of round ${number + 1}: ${round.path.length} tokens from ${round.text.length} rows`;
-  find("tree").replaceChildren(drawTree(round));
-  [...find("rounds").children].forEach((one, i) => one.classList.toggle("chosen", i === number));
-  for (const { token, span } of answer.pieces) {
-    span.classList.toggle("chosen", token >= round.before && token < end);
-  }
-}
-
-function addFigures(event, mine) {
-  const { num_drafts: rounds, mean_acceptance_length: length } = event.metrics.speculative_decoding;
-  const figures = document.createElement("div");
-  figures.className = "figures";
-  const perRound = length === null ? "" : `, ${length.toFixed(2)} tokens per round`;
-  figures.textContent = `${event.usage.completion_tokens} tokens in ${rounds} rounds${perRound}`;
-  mine.item.append(figures);
-}
-
-// --- Counters.
-
-let before = null;
-
-function show(name, value) {
-  document.querySelector(`[data-counter=${name}]`).textContent = value;
-}
-
-async function readCounters() {
-  const found = {};
-  for (const line of (await (await fetch("metrics")).text()).split("\n")) {
-    const match = line.match(/^\w+:(\w+) (\S+)$/);
-    if (match) found[match[1]] = Number(match[2]);
-  }
-  return { ...found, time: performance.now() / 1000 };
-}
-
-async function updateCounters() {
-  if (document.hidden) return;
-  const now = await readCounters().catch(() => null);
-  if (now === null) return;
-  const rounds = now.spec_decode_num_drafts_total, accepted = now.spec_decode_num_accepted_tokens_total;
-  show("running", now.num_requests_running);
-  show("waiting", now.num_requests_waiting);
-  show("tokens", now.generation_tokens_total);
-  show("length", rounds ? (1 + accepted / rounds).toFixed(2) : "–");
-  if (before) {
-    const made = now.generation_tokens_total - before.generation_tokens_total;
-    show("speed", (made / (now.time - before.time)).toFixed(0));
-  }
-  before = now;
-}
+// --- The form.
 
 async function loadModel() {
-  const response = await fetch("v1/models", { headers: headers() });
-  if (!response.ok) {
-    find("model").textContent = "needs a key: see Settings";
-    return;
+  try {
+    const response = await send("v1/models", null);
+    useModel((await response.json()).data[0]);
+  } catch (error) {
+    find("model").textContent = "";
+    find("what").textContent = error.message;
   }
-  const model = (await response.json()).data[0];
+}
+
+function useModel(model) {
   find("model").textContent = model.id;
-  hasTemplate = model.chat;
-  find("prompt").placeholder = hasTemplate ? "Message" : "Text to continue";
+  hasTemplate = find("markdown").checked = model.chat;
+  find("prompt").placeholder = model.chat ? "Message" : "Text to continue";
+  find("tokens").max = model.max_model_len;
+  find("tokens").value = Math.min(find("tokens").value, model.max_model_len >> 1);
+  fillWelcome(model, (text) => {
+    find("prompt").value = text;
+    find("form").requestSubmit();
+  });
 }
 
 find("form").addEventListener("submit", (event) => {
   event.preventDefault();
   const prompt = find("prompt").value;
-  if (!prompt.trim() || find("send").disabled) return;
+  if (!prompt.trim() || isBusy()) return;
   find("prompt").value = "";
   ask(prompt);
 });
@@ -210,14 +159,10 @@ find("prompt").addEventListener("keydown", (event) => {
   }
 });
 find("stop").addEventListener("click", () => running?.abort());
-find("clear").addEventListener("click", () => {
-  running?.abort();
-  messages = [];
-  answer = null;
-  find("messages").replaceChildren();
-  showRounds();
+find("new").addEventListener("click", startAgain);
+find("markdown").addEventListener("change", () => {
+  answers.forEach((answer) => answer.text.setMarkdown(find("markdown").checked));
 });
 find("key").addEventListener("change", loadModel);
 loadModel();
-updateCounters();
-setInterval(updateCounters, 1000);
+watchCounters();

@@ -1,14 +1,8 @@
-// Draws the draft tree of a round: depth to the right, one line per leaf.
+// Draws the draft tree of a round: a line of its own for each leaf.
 
-const WIDTH = 96, HEIGHT = 34, BOX = 80, TALL = 20, MOST = 9;
+import { makeSvg } from "./dom.js";
 
-function make(name, attributes, parent, text) {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  if (text !== undefined) element.textContent = text;
-  parent.append(element);
-  return element;
-}
+const BOX = 70, TALL = 20, MOST = 8;
 
 // A token as a label: spaces and line ends become visible, long ones are cut.
 export function label(text) {
@@ -24,49 +18,69 @@ export function layOut(round) {
   const accepted = new Set(round.path);
   const lines = [];
   let next = 0;
-  const place = (row) => {
+  const visit = (row) => {
     const order = [...children[row]].sort((a, b) => accepted.has(b) - accepted.has(a) || a - b);
     lines[row] = next;
     if (order.length === 0) next += 1;
-    order.forEach(place);
+    order.forEach(visit);
   };
-  place(0);
+  visit(0);
   return lines;
 }
 
-function drawNode(svg, kind, x, y, text, note) {
-  const group = make("g", { class: kind }, svg);
-  make("rect", { x, y, width: BOX, height: TALL, rx: 4 }, group);
-  make("text", { x: x + BOX / 2, y: y + 14, "text-anchor": "middle" }, group, label(text));
-  make("title", {}, group, `${JSON.stringify(text)} ${note}`);
-  if (note) make("text", { x: x + BOX / 2, y: y + 30, class: "probability", "text-anchor": "middle" }, group, note);
+// Where a row of a depth and a line is: depth to the right, or, where that is too wide, down.
+const RIGHT = { depth: [84, 0], line: [0, 34], out: [BOX, TALL / 2], in: [0, TALL / 2] };
+const DOWN = { depth: [0, 48], line: [78, 0], out: [BOX / 2, TALL + 13], in: [BOX / 2, 0] };
+
+const place = (way, depth, line) =>
+  [0, 1].map((axis) => depth * way.depth[axis] + line * way.line[axis]);
+const add = (a, b) => [a[0] + b[0], a[1] + b[1]];
+
+function measure(way, depths, lines) {
+  return add(place(way, depths - 1, lines - 1), [BOX + 2, TALL + 14]);
 }
 
-function drawEdge(svg, kind, fromX, fromY, toX, toY) {
-  const middle = (fromX + BOX + toX) / 2, begin = fromY + TALL / 2, end = toY + TALL / 2;
-  make("path", { class: kind, d: `M${fromX + BOX} ${begin}C${middle} ${begin} ${middle} ${end} ${toX} ${end}` }, svg);
+function drawNode(kind, [x, y], text, note) {
+  const middle = { x: x + BOX / 2, "text-anchor": "middle" };
+  return makeSvg("g", { class: kind },
+    makeSvg("rect", { x, y, width: BOX, height: TALL, rx: 4 }),
+    makeSvg("text", { ...middle, y: y + 14 }, label(text)),
+    makeSvg("title", {}, `${JSON.stringify(text)} ${note}`),
+    makeSvg("text", { ...middle, y: y + 30, class: "probability" }, note));
 }
 
-// Returns an SVG element.
-export function drawTree(round) {
+function drawEdge(way, kind, parent, child) {
+  const from = add(parent, way.out), to = add(child, way.in);
+  const middle = [(from[0] + to[0]) / 2, (from[1] + to[1]) / 2];
+  const [first, second] = way === RIGHT
+    ? [[middle[0], from[1]], [middle[0], to[1]]] : [[from[0], middle[1]], [to[0], middle[1]]];
+  return makeSvg("path", { class: kind, d: `M${from}C${first} ${second} ${to}` });
+}
+
+// Returns an SVG element; `room` is how wide it should be at most.
+export function drawTree(round, room) {
   const lines = layOut(round), accepted = new Set(round.path);
   const last = round.path.at(-1), bonusDepth = round.depth[last] + 1;
   // The bonus has a line of its own where the tree goes on behind the last accepted row.
   const taken = round.parent.includes(last);
   const bonusLine = taken ? Math.max(...lines) + 1 : lines[last];
-  const depth = Math.max(...round.depth, bonusDepth);
-  const width = (depth + 1) * WIDTH, height = (Math.max(...lines, bonusLine) + 1) * HEIGHT;
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  for (const [key, value] of Object.entries({ width, height, role: "img" })) svg.setAttribute(key, value);
-  const x = (row) => round.depth[row] * WIDTH, y = (row) => lines[row] * HEIGHT;
-  round.parent.forEach((parent, row) => {
-    if (row > 0) drawEdge(svg, accepted.has(row) ? "accepted" : "", x(parent), y(parent), x(row), y(row));
+  const size = [Math.max(...round.depth, bonusDepth) + 1, Math.max(...lines, bonusLine) + 1];
+  const narrow = measure(RIGHT, ...size)[0] > room && measure(DOWN, ...size)[0] <= room;
+  const way = narrow ? DOWN : RIGHT;
+  const at = (row) => place(way, round.depth[row], lines[row]);
+  const bonus = place(way, bonusDepth, bonusLine);
+  const edges = round.parent.slice(1).map((parent, i) =>
+    drawEdge(way, accepted.has(i + 1) ? "accepted" : "", at(parent), at(i + 1)));
+  const nodes = round.text.map((text, row) => {
+    const kind = row === 0 ? "node root" : accepted.has(row) ? "node accepted" : "node";
+    return drawNode(kind, at(row), text, row === 0 ? "" : Math.exp(round.logprob[row]).toFixed(2));
   });
-  drawEdge(svg, "accepted", x(last), y(last), bonusDepth * WIDTH, bonusLine * HEIGHT);
-  round.text.forEach((text, row) => {
-    const note = row === 0 ? "" : Math.exp(round.logprob[row]).toFixed(2);
-    drawNode(svg, accepted.has(row) ? "node accepted" : "node", x(row), y(row), text, note);
-  });
-  drawNode(svg, "node bonus", bonusDepth * WIDTH, bonusLine * HEIGHT, round.bonus, "");
-  return svg;
+  return frame(measure(way, ...size), `Draft tree of ${round.text.length - 1} tokens`,
+    ...edges, drawEdge(way, "accepted", at(last), bonus),
+    ...nodes, drawNode("node bonus", bonus, round.bonus, ""));
+}
+
+function frame([width, height], name, ...parts) {
+  const box = { width, height, viewBox: `-1 -1 ${width} ${height}` };
+  return makeSvg("svg", { ...box, role: "img", "aria-label": name }, ...parts);
 }

@@ -1,66 +1,42 @@
-"""The chat page in a headless Chromium, against a server with a fake engine."""
+"""The chat page: its files, conversations and errors."""
 
 import json
 import os
-import string
+import re
 from pathlib import Path
 
+import fake_engine
 import pytest
-from fake_engine import ByteTokenizer, FakeEngine, expected_tokens
+from chat_page import (
+    HI,
+    ask,
+    click,
+    needs_browser,
+    open_page,
+    set_value,
+    text_in,
+    text_of,
+    wait_for_answer,
+)
+from fake_engine import ByteTokenizer, expected_tokens
 
 from jaxspec.serve.requests import ServeRequest
 
 http_server = pytest.importorskip("http_server")
-chromium = pytest.importorskip("chromium")
-
-# Chromium is a package of the operating system: PyPI does not have it, so the development tools
-# cannot bring it. The tests without this mark run everywhere.
-needs_browser = pytest.mark.skipif(
-    not chromium.find_chromium(), reason="there is no Chromium: install it, or set CHROMIUM"
-)
-HI = [{"role": "user", "content": "Hi"}]
-
-
-@pytest.fixture
-def server():
-    with http_server.running(FakeEngine(seconds=0.005)) as one:
-        yield one
-
-
-@pytest.fixture
-def page(server, tmp_path):
-    with chromium.browse(tmp_path, server.url) as one:
-        one.wait_for("document.getElementById('model').textContent === 'fake'")
-        yield one
-        assert one.errors == []
-
-
-def ask(page, text: str) -> None:
-    page.evaluate(f"document.getElementById('prompt').value = {json.dumps(text)}")
-    page.evaluate("document.getElementById('form').requestSubmit()")
-
-
-def wait_for_answer(page, number: int = 1) -> list[list[str]]:
-    """Wait for the answers; return [class, text] of the last one's tokens."""
-    page.wait_for(f"document.querySelectorAll('.figures').length === {number}")
-    spans = (
-        f"[...document.querySelectorAll('li.assistant')].at({number - 1}).querySelectorAll('span')"
-    )
-    return page.evaluate(f"[...{spans}].map(one => [one.className, one.textContent])")
-
-
-def text_of(messages, count=256) -> str:
-    tokens = expected_tokens(ServeRequest(tuple(ByteTokenizer().chat(messages)), count))
-    return ByteTokenizer().decode(tokens)
 
 
 def test_files_come_from_the_package_alone(server):
-    for path in ("/", "/page.css", "/page.js", "/tree.js"):
+    folder = Path(http_server.server.__file__).parent.parent / "page"
+    names = [one.name for one in folder.iterdir() if one.suffix in (".js", ".css")]
+    assert {"page.js", "page.css", "tree.js"} <= set(names)
+    for path in ("/", *(f"/{name}" for name in names)):
         response = server.http.get(path)
         assert response.status_code == 200 and "nosniff" in response.headers.values()
         assert "default-src 'none'" in response.headers["Content-Security-Policy"]
         text = response.text.replace("http://www.w3.org/2000/svg", "")
-        assert text and "http:" not in text and "https:" not in text and "innerHTML" not in text
+        assert text and not re.search(r"https?://\w|@import|url\(|innerHTML|outerHTML", text)
+        assert not re.search("insertAdjacentHTML|document.write|eval|new Function", text)
+    assert server.http.get("/__init__.py").status_code == 404
 
 
 def test_a_server_without_the_page():
@@ -68,9 +44,13 @@ def test_a_server_without_the_page():
         assert server.http.get("/").status_code == 404
 
 
+# --- The conversation.
+
+
 @needs_browser
 def test_chat(page):
-    page.evaluate("document.getElementById('tokens').value = 40")
+    set_value(page, "tokens", 40)
+    click(page, "#markdown")
     ask(page, "Hi")
     tokens = wait_for_answer(page)
     said = text_of(HI, 40)
@@ -80,74 +60,150 @@ def test_chat(page):
     ask(page, "And?")
     more = [*HI, {"role": "assistant", "content": said}, {"role": "user", "content": "And?"}]
     assert "".join(text for _, text in wait_for_answer(page, 2)) == text_of(more, 40)
+    # A new chat begins without it.
+    click(page, "#new")
+    assert page.evaluate("document.querySelectorAll('#messages > :not(#welcome)').length") == 0
+    ask(page, "Hi")
+    assert "".join(text for _, text in wait_for_answer(page)) == said
 
 
 @needs_browser
-def test_tree_of_a_round(page):
-    """A click on a token shows the tree of its round, and marks the round's tokens."""
-    whole = {  # a character of two bytes belongs to the token of its last one
-        word: text_of([{"role": "user", "content": word}], 6) for word in string.ascii_letters
-    }
-    ask(page, next(word for word, text in whole.items() if text.isascii()))
+@pytest.mark.parametrize(
+    ("model", "example", "warning"),
+    [
+        ("fake", "Python function", ""),
+        ("mini", "How many apples", "mostly nonsense"),
+        ("smollm2-135m", "Python function", "often wrong"),
+        ("Me/SmolLM2-135M-Instruct", "Python function", "often wrong"),
+        ("mini-cpm", "Python function", ""),
+    ],
+)
+def test_an_empty_page_says_what_to_try(tab, model, example, warning):
+    with http_server.running(model=model) as server:
+        open_page(tab, server, model)
+        assert "speculative decoding" in text_in(tab, "#welcome")
+        examples = tab.evaluate("[...document.querySelectorAll('#examples button')].length")
+        assert examples == 4 and example in text_in(tab, "#examples")
+        assert warning in text_in(tab, "#warning") and bool(warning) == bool(
+            text_in(tab, "#warning")
+        )
+        question = text_in(tab, "#examples button")
+        click(tab, "#examples button")
+        assert wait_for_answer(tab)
+        assert text_in(tab, "li.user .plain") == question and tab.evaluate(
+            "document.getElementById('welcome').hidden"
+        )
+
+
+class PlainTokenizer(ByteTokenizer):
+    has_chat_template = False
+
+
+@needs_browser
+def test_a_model_without_a_template_continues_texts(tab):
+    with http_server.running(tokenizer=PlainTokenizer()) as server:
+        open_page(tab, server)
+        assert "continues texts" in text_in(tab, "#what")
+        click(tab, "#examples button")
+        said = "".join(text for _, text in wait_for_answer(tab))
+        prompt = text_in(tab, "li.user .plain").encode()
+        tokens = expected_tokens(ServeRequest(tuple(prompt), 256))
+        assert said == ByteTokenizer().decode(tokens)  # as it is, since a text is not Markdown
+        assert tab.errors == []
+
+
+@needs_browser
+def test_what_anybody_writes_is_text(page, monkeypatch):
+    """Markup in messages becomes no element."""
+    hostile = b"<img src=x onerror=alert(1)> <b>bold</b> [a](javascript:alert(1))"
+    monkeypatch.setattr(fake_engine, "expected_tokens", lambda request: list(hostile))
+    ask(page, "<img src=x onerror=alert(1)><b>bold</b>")
     tokens = wait_for_answer(page)
-    number = [kind for kind, _ in tokens].index("drafted")
-    page.evaluate(f"document.querySelectorAll('li.assistant span')[{number}].click()")
-    chosen = page.evaluate(
-        "[...document.querySelectorAll('li.assistant span.chosen')].map(one => one.textContent)"
-    )
-    marked = page.evaluate(
-        "[...document.querySelectorAll('#tree .accepted title, #tree .bonus title')]"
-        ".map(one => one.textContent)"
-    )
-    assert len(chosen) == 3 and tokens[number][1] in chosen
-    assert [json.loads(title[: title.rindex('"') + 1]) for title in marked][1:] == chosen
-    assert page.evaluate("document.querySelectorAll('#tree .node').length") == 5
+    assert "".join(text for _, text in tokens) == hostile.decode()
+    assert page.evaluate("document.querySelectorAll('#messages :is(img, b, a)').length") == 0
 
 
 @needs_browser
-def test_counters(page, server):
+def test_markdown_can_be_turned_off(page, monkeypatch):
+    monkeypatch.setattr(
+        fake_engine, "expected_tokens", lambda request: list(b"a **b**\n```\nc\n```")
+    )
     ask(page, "Hi")
-    wait_for_answer(page)
-    page.wait_for("document.querySelector('[data-counter=tokens]').textContent === '256'")
-    assert page.evaluate("document.querySelector('[data-counter=running]').textContent") == "0"
-    assert float(page.evaluate("document.querySelector('[data-counter=length]').textContent")) > 1
+    assert "".join(text for _, text in wait_for_answer(page)) == "a bc"
+    assert page.evaluate("document.querySelectorAll('.text :is(strong, pre code)').length") == 2
+    click(page, "#markdown")
+    assert text_in(page, ".text") == "a **b**\n```\nc\n```"
+
+
+# --- Errors.
 
 
 @needs_browser
-def test_stop_frees_the_slot_and_errors_are_shown(page, server):
-    server.engine.seconds = 0.1
-    ask(page, "Hi")
-    page.wait_for("document.querySelectorAll('li.assistant span').length")
-    page.evaluate("document.getElementById('stop').click()")
-    http_server.wait_until(lambda: server.engine.idle)
-    page.evaluate("document.getElementById('tokens').value = 9999")
+def test_an_error_is_shown_and_the_question_can_be_sent_again(page):
+    set_value(page, "tokens", 9999)
     ask(page, "Hi")
     page.wait_for("document.querySelector('li.error')?.textContent.includes('512 tokens')")
-    page.errors.clear()  # the browser notes the answer's status
+    assert "A new chat has more room" in text_in(page, "li.error")
+    assert page.evaluate("document.querySelectorAll('li.assistant').length") == 0
+    assert page.evaluate("document.getElementById('prompt').value") == "Hi"
+    set_value(page, "tokens", 20)
+    page.evaluate("document.getElementById('form').requestSubmit()")
+    assert wait_for_answer(page)
+    page.errors.clear()  # the browser notes the status
+
+
+CUT = 'new Response("data: {\\"choices\\": []}\\n\\n")'
+NEWS = 'data: {"choices": []}\n\ndata: {"error": {"message": "The engine gave up."}}\n\n'
+BUSY = '{"error": {"message": "The queue is full.", "code": "queue_full"}}'
 
 
 @needs_browser
-def test_key(tmp_path):
-    with (
-        http_server.running(key="sesame") as server,
-        chromium.browse(tmp_path, server.url) as page,
-    ):
-        page.wait_for("document.getElementById('model').textContent.includes('needs a key')")
-        page.evaluate("document.getElementById('key').value = 'sesame'")
-        page.evaluate("document.getElementById('key').dispatchEvent(new Event('change'))")
-        page.wait_for("document.getElementById('model').textContent === 'fake'")
-        ask(page, "Hi")
-        assert wait_for_answer(page)
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ("Promise.reject(new TypeError('Failed to fetch'))", "Is `jaxspec serve` still running?"),
+        ("new Response('<h1>Bad gateway</h1>', { status: 502 })", "answered with status 502"),
+        (CUT, "The connection ended before the answer did."),
+        (f"new Response({json.dumps(NEWS)})", "The engine gave up."),
+        (
+            f"new Response('{BUSY}', {{ status: 429, headers: {{ 'Retry-After': '7' }} }})",
+            "The queue is full. Try again in 7 s.",
+        ),
+    ],
+)
+def test_what_goes_wrong_is_said_in_words(page, answer, message):
+    page.evaluate(f"window.fetch = async () => {answer}")
+    ask(page, "Hi")
+    page.wait_for(
+        f"document.querySelector('li.error')?.textContent.includes({json.dumps(message)})"
+    )
+    assert page.evaluate("document.querySelector('li.error').getAttribute('role')") == "alert"
+    assert not page.evaluate("document.getElementById('send').hidden")
 
 
 @needs_browser
-def test_what_a_model_writes_is_text(server, tmp_path):
-    """Markup in messages becomes no element."""
-    with chromium.browse(tmp_path, server.url) as page:
-        ask(page, "<img src=x onerror=alert(1)><b>bold</b>")
-        wait_for_answer(page)
-        assert page.evaluate("document.querySelectorAll('#messages img, #messages b').length") == 0
-        assert page.errors == []
+def test_a_server_that_is_gone_or_not_ready(page):
+    page.wait_for("document.querySelector('[data-counter=tokens]').textContent === '0'")
+    state = "document.getElementById('state').textContent"
+    page.evaluate("window.real = fetch; window.fetch = () => Promise.reject(new TypeError())")
+    page.wait_for(f"{state} === 'The server cannot be reached.'")
+    body = '{"status": "warming_up"}'
+    page.evaluate(f"window.fetch = async () => new Response('{body}', {{ status: 503 }})")
+    page.wait_for(f"{state}.startsWith('The model is warming up')")
+    page.evaluate("window.fetch = window.real")
+    page.wait_for(f"{state} === ''")
+
+
+@needs_browser
+def test_key(tab):
+    with http_server.running(key="sesame") as server:
+        tab.call("Page.navigate", url=server.url)
+        tab.wait_for("document.getElementById('what')?.textContent.includes('Enter the key')")
+        set_value(tab, "key", "sesame")
+        tab.evaluate("document.getElementById('key').dispatchEvent(new Event('change'))")
+        tab.wait_for("document.getElementById('model').textContent === 'fake'")
+        ask(tab, "Hi")
+        assert wait_for_answer(tab)
 
 
 @needs_browser
@@ -155,7 +211,7 @@ def test_picture(page, tmp_path):
     """JAXSPEC_PICTURE=FILE keeps the picture."""
     ask(page, "Hi")
     wait_for_answer(page)
-    page.evaluate("document.querySelectorAll('#rounds button')[1].click()")
+    click(page, ".text .drafted")
     path = Path(os.environ.get("JAXSPEC_PICTURE", tmp_path / "page.png"))
     page.save_picture(path)
     assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 10_000
