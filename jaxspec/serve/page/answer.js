@@ -22,7 +22,8 @@ export class Answer {
   }
 
   makeFoot(compare) {
-    const show = (number) => previewRound(this, number), keep = (number) => keepRound(this, number);
+    const show = (number) => previewRound(this, number);
+    const keep = (number) => keepRound(this, number, this.curve.element);
     this.curve = new Curve(show, keep);
     this.figures = make("ul", { class: "figures" });
     this.comparison = make("div", { class: "comparison" });

@@ -107,7 +107,7 @@ function append(item) {
   find("welcome").hidden = true;
   find("legend").hidden = false;
   find("messages").append(item);
-  item.scrollIntoView({ block: "end" });
+  find("messages").scrollTop = find("messages").scrollHeight;
 }
 
 function startAgain() {

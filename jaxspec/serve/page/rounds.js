@@ -15,10 +15,13 @@ export function previewRound(answer, number) {
   draw(number === null ? kept : { answer, number });
 }
 
-export function keepRound(answer, number) {
+// `anchor`, by default the first of the round's tokens, stays in sight where the panel takes room.
+export function keepRound(answer, number, anchor) {
   kept = { answer, number };
   find("panel").hidden = false;
   draw(kept);
+  const one = anchor ?? answer.element.querySelector(".chosen");
+  one?.scrollIntoView({ block: "nearest" });
 }
 
 // Shows the round that a token came from, or says why there is none.

@@ -5,7 +5,7 @@ import { find } from "./dom.js";
 // What to do about an error, by its code; the message says what is wrong.
 const ADVICE = {
   invalid_api_key: "Enter the key under Settings.",
-  context_length_exceeded: "A new chat has more room, and Settings has the number of tokens.",
+  context_length_exceeded: "Start a new chat, or ask for fewer tokens under Settings.",
   warming_up: "It compiles its programs first: try again in a minute.",
   engine_dead: "Start it again.",
 };

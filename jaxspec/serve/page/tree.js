@@ -30,7 +30,7 @@ export function layOut(round) {
 
 // Where a row of a depth and a line is: depth to the right, or, where that is too wide, down.
 const RIGHT = { depth: [84, 0], line: [0, 34], out: [BOX, TALL / 2], in: [0, TALL / 2] };
-const DOWN = { depth: [0, 48], line: [78, 0], out: [BOX / 2, TALL + 13], in: [BOX / 2, 0] };
+const DOWN = { depth: [0, 48], line: [78, 0], out: [BOX / 2, TALL], in: [BOX / 2, 0] };
 
 const place = (way, depth, line) =>
   [0, 1].map((axis) => depth * way.depth[axis] + line * way.line[axis]);
@@ -49,8 +49,9 @@ function drawNode(kind, [x, y], text, note) {
     makeSvg("text", { ...middle, y: y + 30, class: "probability" }, note));
 }
 
-function drawEdge(way, kind, parent, child) {
-  const from = add(parent, way.out), to = add(child, way.in);
+// `note`: whether the parent has a figure below it.
+function drawEdge(way, kind, parent, child, note) {
+  const from = add(add(parent, way.out), [0, note && way === DOWN ? 13 : 0]), to = add(child, way.in);
   const middle = [(from[0] + to[0]) / 2, (from[1] + to[1]) / 2];
   const [first, second] = way === RIGHT
     ? [[middle[0], from[1]], [middle[0], to[1]]] : [[from[0], middle[1]], [to[0], middle[1]]];
@@ -70,13 +71,13 @@ export function drawTree(round, room) {
   const at = (row) => place(way, round.depth[row], lines[row]);
   const bonus = place(way, bonusDepth, bonusLine);
   const edges = round.parent.slice(1).map((parent, i) =>
-    drawEdge(way, accepted.has(i + 1) ? "accepted" : "", at(parent), at(i + 1)));
+    drawEdge(way, accepted.has(i + 1) ? "accepted" : "", at(parent), at(i + 1), parent > 0));
   const nodes = round.text.map((text, row) => {
     const kind = row === 0 ? "node root" : accepted.has(row) ? "node accepted" : "node";
     return drawNode(kind, at(row), text, row === 0 ? "" : Math.exp(round.logprob[row]).toFixed(2));
   });
   return frame(measure(way, ...size), `Draft tree of ${round.text.length - 1} tokens`,
-    ...edges, drawEdge(way, "accepted", at(last), bonus),
+    ...edges, drawEdge(way, "accepted", at(last), bonus, last > 0),
     ...nodes, drawNode("node bonus", bonus, round.bonus, ""));
 }
 

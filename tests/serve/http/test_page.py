@@ -143,7 +143,7 @@ def test_an_error_is_shown_and_the_question_can_be_sent_again(page):
     set_value(page, "tokens", 9999)
     ask(page, "Hi")
     page.wait_for("document.querySelector('li.error')?.textContent.includes('512 tokens')")
-    assert "A new chat has more room" in text_in(page, "li.error")
+    assert "Start a new chat" in text_in(page, "li.error")
     assert page.evaluate("document.querySelectorAll('li.assistant').length") == 0
     assert page.evaluate("document.getElementById('prompt').value") == "Hi"
     set_value(page, "tokens", 20)

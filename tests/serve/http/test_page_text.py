@@ -65,6 +65,7 @@ INLINE = [
     ),
     ("2 * 3 * 4 and **open", "2 * 3 * 4 and **open"),
     ("**a *b* c** *d", "<strong>a <em>b</em> c</strong> *d"),
+    (r"**a_** _b_ \``", "<strong>a_</strong> <em>b</em> ``"),
     ("~~gone~~ ~5", "<del>gone</del> ~5"),
     ("`a*b*` ``c`d`` `open", "<code>a*b*</code> <code>c`d</code> `open"),
     (r"\*a\* \``b` C:\dir", r"*a* `<code>b</code> C:\dir"),
