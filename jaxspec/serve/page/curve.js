@@ -10,11 +10,12 @@ export class Curve {
     this.counts = [];
     this.keep = keep;
     this.chosen = null;
+    this.own = makeSvg("rect", { class: "own", x: 0, height: 1 });
     this.area = makeSvg("path", { class: "area" });
     this.line = makeSvg("path", { class: "mean" });
     this.mark = makeSvg("rect", { class: "mark", y: 0, width: 0 });
     this.svg = makeSvg("svg", { preserveAspectRatio: "none", "aria-hidden": "true" });
-    this.svg.append(this.area, this.mark, this.line);
+    this.svg.append(this.own, this.area, this.mark, this.line);
     this.top = make("span", { class: "top" });
     this.caption = make("figcaption");
     const role = { role: "slider", "aria-label": "Round of the answer", "aria-valuemin": 1 };
@@ -59,7 +60,9 @@ export class Curve {
     this.counts = counts;
     this.element.hidden = counts.length < 2;
     if (this.element.hidden) return;
-    const most = Math.max(...counts);
+    const most = Math.max(4, ...counts);
+    this.own.setAttribute("y", most - 1);
+    this.own.setAttribute("width", counts.length);
     this.svg.setAttribute("viewBox", `0 0 ${counts.length} ${most}`);
     this.mark.setAttribute("height", most);
     this.area.setAttribute("d", drawArea(counts, most));
@@ -92,9 +95,10 @@ export class Curve {
 
 export const countTokens = (count) => (count === 1 ? "1 token" : `${count} tokens`);
 
+// The accepted tokens of each round, on top of the model's own one.
 function drawArea(counts, most) {
   const steps = counts.map((count, i) => `V${most - count}H${i + 1}`);
-  return `M0 ${most}${steps.join("")}V${most}Z`;
+  return `M0 ${most - 1}${steps.join("")}V${most - 1}Z`;
 }
 
 // A line through the means of equal parts, at the parts' middles.

@@ -29,29 +29,33 @@ export function layOut(round) {
 }
 
 // Where a row of a depth and a line is: depth to the right, or, where that is too wide, down.
-const RIGHT = { depth: [84, 0], line: [0, 34], out: [BOX, TALL / 2], in: [0, TALL / 2] };
-const DOWN = { depth: [0, 48], line: [78, 0], out: [BOX / 2, TALL], in: [BOX / 2, 0] };
+// Edges leave a box at `out` and reach one at `in`; its probability stands at `note`.
+const RIGHT = {
+  depth: [84, 0], line: [0, 34], size: [BOX, TALL + 12],
+  out: [BOX, TALL / 2], in: [0, TALL / 2], note: [BOX / 2, 30], anchor: "middle",
+};
+const DOWN = {
+  depth: [0, 33], line: [106, 0], size: [BOX + 30, TALL],
+  out: [BOX / 2, TALL], in: [BOX / 2, 0], note: [BOX + 4, 14], anchor: "start",
+};
 
+const add = (a, b) => [a[0] + b[0], a[1] + b[1]];
 const place = (way, depth, line) =>
   [0, 1].map((axis) => depth * way.depth[axis] + line * way.line[axis]);
-const add = (a, b) => [a[0] + b[0], a[1] + b[1]];
+const measure = (way, depths, lines) =>
+  add(place(way, depths - 1, lines - 1), add(way.size, [2, 2]));
 
-function measure(way, depths, lines) {
-  return add(place(way, depths - 1, lines - 1), [BOX + 2, TALL + 14]);
-}
-
-function drawNode(kind, [x, y], text, note) {
-  const middle = { x: x + BOX / 2, "text-anchor": "middle" };
+function drawNode(way, kind, at, text, note) {
+  const put = ([x, y]) => ({ x: at[0] + x, y: at[1] + y });
   return makeSvg("g", { class: kind },
-    makeSvg("rect", { x, y, width: BOX, height: TALL, rx: 4 }),
-    makeSvg("text", { ...middle, y: y + 14 }, label(text)),
+    makeSvg("rect", { ...put([0, 0]), width: BOX, height: TALL, rx: 4 }),
+    makeSvg("text", { ...put([BOX / 2, 14]), "text-anchor": "middle" }, label(text)),
     makeSvg("title", {}, `${JSON.stringify(text)} ${note}`),
-    makeSvg("text", { ...middle, y: y + 30, class: "probability" }, note));
+    makeSvg("text", { ...put(way.note), class: "probability", "text-anchor": way.anchor }, note));
 }
 
-// `note`: whether the parent has a figure below it.
-function drawEdge(way, kind, parent, child, note) {
-  const from = add(add(parent, way.out), [0, note && way === DOWN ? 13 : 0]), to = add(child, way.in);
+function drawEdge(way, kind, parent, child) {
+  const from = add(parent, way.out), to = add(child, way.in);
   const middle = [(from[0] + to[0]) / 2, (from[1] + to[1]) / 2];
   const [first, second] = way === RIGHT
     ? [[middle[0], from[1]], [middle[0], to[1]]] : [[from[0], middle[1]], [to[0], middle[1]]];
@@ -71,14 +75,15 @@ export function drawTree(round, room) {
   const at = (row) => place(way, round.depth[row], lines[row]);
   const bonus = place(way, bonusDepth, bonusLine);
   const edges = round.parent.slice(1).map((parent, i) =>
-    drawEdge(way, accepted.has(i + 1) ? "accepted" : "", at(parent), at(i + 1), parent > 0));
+    drawEdge(way, accepted.has(i + 1) ? "accepted" : "", at(parent), at(i + 1)));
   const nodes = round.text.map((text, row) => {
     const kind = row === 0 ? "node root" : accepted.has(row) ? "node accepted" : "node";
-    return drawNode(kind, at(row), text, row === 0 ? "" : Math.exp(round.logprob[row]).toFixed(2));
+    const note = row === 0 ? "" : Math.exp(round.logprob[row]).toFixed(2);
+    return drawNode(way, kind, at(row), text, note);
   });
   return frame(measure(way, ...size), `Draft tree of ${round.text.length - 1} tokens`,
-    ...edges, drawEdge(way, "accepted", at(last), bonus, last > 0),
-    ...nodes, drawNode("node bonus", bonus, round.bonus, ""));
+    ...edges, drawEdge(way, "accepted", at(last), bonus),
+    ...nodes, drawNode(way, "node bonus", bonus, round.bonus, ""));
 }
 
 function frame([width, height], name, ...parts) {
