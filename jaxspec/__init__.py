@@ -9,6 +9,11 @@ from jaxspec.core.distribution import check as _check_distribution
 # Before all other imports, so that its message is the one that a reader sees.
 _check_distribution()
 
+from jaxspec.core import interrupts as _interrupts
+
+if _interrupts.is_command():  # before the imports, which take seconds
+    _interrupts.watch()
+
 __version__ = "0.1.0"
 
 from jaxspec import adapt, builders, policies

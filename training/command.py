@@ -10,16 +10,15 @@ from typing import Any
 
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Exit with one line for errors that the user can fix, and quietly on Ctrl-C.
+    """Exit with one line for errors that the user can fix.
 
-    These are bad options, bad data, missing files and full disks.
+    These are bad options, bad data, missing files and full disks. `jaxspec.core.interrupts` ends a
+    command on Ctrl-C.
     """
     try:
         yield
     except (ValueError, OSError) as error:
         raise SystemExit(f"error: {error}") from None
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
 
 
 def check_made_with(path: Path, made: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

@@ -8,10 +8,12 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from jaxspec.cli import options, values
+from jaxspec.core import interrupts
 
 if TYPE_CHECKING:
     from jaxspec.core.params import Params
     from jaxspec.engine.output import Output
+    from jaxspec.engine.session import Session
 
 HELP = (
     "/stats: figures of the last answer; /method [NAME]: show or choose the method; "
@@ -49,9 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
     while True:
         try:
             line = input("> ")
-        except (EOFError, KeyboardInterrupt):
+        except (EOFError, KeyboardInterrupt) as end:
             print()
-            return 0
+            return 0 if isinstance(end, EOFError) else interrupts.STATUS
         if line.strip() == "/quit":
             return 0
         if line.startswith("/"):
@@ -79,30 +81,41 @@ class Chat:
 
     def answer(self, question: str) -> None:
         """Stream the answer to the terminal; Ctrl-C ends it, and what was said counts."""
+        asked, said = [*self.messages, {"role": "user", "content": question}], []
+        try:
+            with interrupts.stopping_the_body_alone():
+                session = self._prepare(asked)
+                if session is None:
+                    return
+                self.last = self._stream(session, said)
+        except KeyboardInterrupt:
+            print(" [stopped]", end="")
+        print()
+        self.messages = [*asked, {"role": "assistant", "content": "".join(said)}]
+
+    def _prepare(self, asked: list[dict[str, str]]) -> Session | None:
         from jaxspec.engine.session import prepare
+
+        try:
+            return prepare(self.params, self._shorten(asked), **self.given)
+        except ValueError as error:
+            print(f"error: {error}")
+            return None
+
+    def _stream(self, session: Session, said: list[str]) -> Output:
+        """Print an answer round by round; append the text of each to `said`."""
         from jaxspec.engine.stream import stream_rounds
         from jaxspec.view.live import mark_round
         from jaxspec.view.text import wants_colour
 
-        asked = [*self.messages, {"role": "user", "content": question}]
-        try:
-            session = prepare(self.params, self._shorten(asked), **self.given)
-        except ValueError as error:
-            print(f"error: {error}")
-            return
-        said, rounds = "", stream_rounds(session)
-        colour = wants_colour(sys.stdout.isatty())
-        try:
-            while True:
+        colour, rounds = wants_colour(sys.stdout.isatty()), stream_rounds(session)
+        while True:
+            try:
                 part = next(rounds)
-                said += part.text or ""
-                print(mark_round(part, self.tokenizer.decode, colour=colour), end="", flush=True)
-        except StopIteration as ended:
-            self.last = ended.value
-        except KeyboardInterrupt:
-            print(" [stopped]", end="")
-        print()
-        self.messages = [*asked, {"role": "assistant", "content": said}]
+            except StopIteration as ended:
+                return ended.value
+            said.append(part.text or "")
+            print(mark_round(part, self.tokenizer.decode, colour=colour), end="", flush=True)
 
     def command(self, line: str) -> str:
         """Carry out a line that begins with a slash; return what to print."""

@@ -26,9 +26,9 @@ from jaxspec.cli import (
     train,
     tree,
 )
-from jaxspec.core import distribution
+from jaxspec.core import background, distribution, interrupts
 
-USER_ERROR, INTERRUPTED = 2, 130
+USER_ERROR = 2
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 COMMANDS = (
     generate,
@@ -54,12 +54,23 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-      argv: arguments after the program's name (default: those of this process).
+      argv: arguments after the program's name (default: those of this process, which Ctrl-C then
+        ends, see `jaxspec.core.interrupts`).
 
     Returns:
       The exit status: 0; 1 if the demo's outputs differ, the doctor warns or a program does not
       compile; 2 for a mistake of the user's; 130 after an interrupt.
     """
+    if argv is not None:
+        return _run(argv)
+    interrupts.watch()
+    status = _run(None)
+    if status == interrupts.STATUS or background.is_compiling():
+        interrupts.leave(status)
+    return status
+
+
+def _run(argv: list[str] | None) -> int:
     # transformers is imported only for tokenizers; keep it from warning that PyTorch is missing.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     try:
@@ -73,7 +84,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"jaxspec: error: {_describe(error)}", file=sys.stderr)
         return USER_ERROR
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return interrupts.STATUS
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:

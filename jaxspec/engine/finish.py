@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import time
+from collections.abc import Hashable
+from typing import ClassVar, NamedTuple
 
 import jax
 import numpy as np
@@ -13,10 +15,12 @@ from jaxspec.engine.observed_rounds import run_observed, wants_each_round
 from jaxspec.engine.results import StopSearch, Traces, record_round
 from jaxspec.engine.session import Session
 from jaxspec.engine.shrink import ShrinkingBatch
-from jaxspec.engine.shrink_choice import may_shrink, noting_compilation
+from jaxspec.engine.shrink_choice import find_key, may_shrink, noting_compilation
 
 # Rounds on the device between two looks of the host: for stop strings, and for finished sequences.
 ROUNDS_PER_LOOK = 8
+# Seconds between looks for nothing but Ctrl-C, which the host hears of only then.
+SECONDS_PER_LOOK = 0.5
 
 
 class Finished(NamedTuple):
@@ -41,8 +45,8 @@ def run_to_end(
 ) -> Finished:
     """Run rounds until every sequence is done.
 
-    One call of the device loop does it all, unless the host searches for stop strings, shrinks the
-    batch or traces.
+    The host looks every `SECONDS_PER_LOOK`, so that Ctrl-C can end the call, or every few rounds if
+    it searches for stop strings or shrinks the batch, or after each if it traces.
 
     Args:
       session: see `jaxspec.engine.session.prepare`.
@@ -52,7 +56,7 @@ def run_to_end(
     """
     batch = ShrinkingBatch(session, asked=shrink is not None)
     shrink = len(session.lengths) > 1 and (may_shrink(session) if shrink is None else shrink)
-    looks = ROUNDS_PER_LOOK if session.stop_strings or shrink else session.max_tokens
+    pace = _Pace(session, looks=bool(session.stop_strings or shrink))
     traces: Traces | None = [[] for _ in session.lengths] if trace else None
     searches: list[StopSearch] = []
     if session.stop_strings:
@@ -65,7 +69,7 @@ def run_to_end(
         if shrink:
             session, state = batch.shrink(session, state)
         if traces is None:
-            state = run_rounds(session, state, looks)
+            state = pace.run(session, state)
             continue
         if wants_each_round(session):
             session, state = run_observed(session, state)
@@ -76,6 +80,45 @@ def run_to_end(
         # Costs of smaller batches are not those that the call's policy may learn.
         return Finished(batch.session, batch.join(state), traces, True)
     return Finished(session, jax.block_until_ready(state), traces, False)
+
+
+class _Pace:
+    """Chooses how many rounds run between two looks of the host.
+
+    Args:
+      session: of the whole batch.
+      looks: whether the host looks every few rounds for more than Ctrl-C.
+    """
+
+    _seconds: ClassVar[dict[Hashable, float]] = {}  # of the last rounds of such a call, each
+
+    def __init__(self, session: Session, looks: bool):
+        # Clocks of several processes differ, and all must run the same number of rounds.
+        self._timed = not looks and jax.process_count() == 1
+        self._key, self._most = find_key(session), session.max_tokens
+        self._rounds = ROUNDS_PER_LOOK if looks or self._timed else self._most
+        if self._timed and self._key in self._seconds:
+            self._rounds = self._fit(self._seconds[self._key])
+
+    def run(self, session: Session, state: DecodeState) -> DecodeState:
+        """Run rounds; wait for them if they are timed."""
+        if not self._timed:
+            return run_rounds(session, state, self._rounds)
+        before, began = _count(state), time.perf_counter()
+        state = jax.block_until_ready(run_rounds(session, state, self._rounds))
+        seconds = (time.perf_counter() - began) / max(_count(state) - before, 1)
+        self._seconds[self._key] = seconds
+        # Later rounds may take longer: they draft, or their contexts are longer.
+        self._rounds = min(self._fit(seconds), 8 * self._rounds)
+        return state
+
+    def _fit(self, seconds: float) -> int:
+        fitting = SECONDS_PER_LOOK / max(seconds, 1e-6)
+        return int(min(max(fitting, ROUNDS_PER_LOOK), self._most))
+
+
+def _count(state: DecodeState) -> int:
+    return int(np.asarray(state.rounds).max())
 
 
 def _end_stopped(state: DecodeState, searches: list[StopSearch]) -> DecodeState:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import time
 from collections.abc import Hashable, Iterator
 from concurrent.futures import Future, wait
+from typing import Any
 
 import jax
 import numpy as np
@@ -42,7 +44,7 @@ def start_session(session: Session) -> DecodeState:
     _begin_prefill(key, session)
     # An error comes again where the program is called.
     wait([_prefills[key]])
-    state = jax.block_until_ready(run_prefill(session))
+    state = _wait_until_ready(run_prefill(session))
     if not ahead:
         _begin_rounds(key, session, state)
     wait([_rounds[key]])
@@ -75,6 +77,16 @@ def _begin_rounds(key: Hashable, session: Session, state: DecodeState | None = N
                 _compile(lowered)
 
         _rounds[key] = compile_in_background(compile_rounds)
+
+
+def _wait_until_ready(state: DecodeState) -> DecodeState:
+    """Wait as `jax.block_until_ready` does, but so that Ctrl-C ends the wait: prompts may be long."""
+    first: Any = state.tokens  # all arrays of a program's result are ready at the same time
+    began = time.monotonic()
+    while not first.is_ready():
+        # A short part of what has passed, so that hardly any time is lost.
+        time.sleep(min(5e-5 + 0.02 * (time.monotonic() - began), 0.1))
+    return jax.block_until_ready(state)  # raises what the program raised
 
 
 @contextlib.contextmanager
