@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -188,6 +189,7 @@ def fit(
                 batch = batches(done - 1)
                 sharding.check_rows(batch, options.parts, mesh)
                 state, sums = step_fn(state, frozen, sharding.put(batch, sharding.over_batch(mesh)))
+                stop.catch(signal.SIGINT)
                 log.advance(count_tokens(batch))
                 asked = stop.number is not None
                 _report(done, state, sums, options, checkpoints, log, evaluate, saves=asked)

@@ -10,10 +10,11 @@ import signal
 import threading
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
 
 import jax
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+from jaxspec.core import interrupts
 
 
 class StopRequest:
@@ -25,6 +26,29 @@ class StopRequest:
 
     number: int | None = None
 
+    def __init__(self) -> None:
+        # A thread cannot catch signals. Processes of one run get them at different steps.
+        main = threading.current_thread() is threading.main_thread()
+        self._may_catch = main and jax.process_count() == 1
+        self._before: dict[int, Any] = {}
+
+    def catch(self, number: int) -> None:
+        """Let a signal only ask to stop, once; then it does again what it did before."""
+        if self._may_catch and number not in self._before:
+            self._before[number] = signal.signal(number, self._ask)
+
+    def restore(self) -> None:
+        """Let all signals do again what they did before."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self.number = number
+        signal.signal(number, self._before[number])
+        if number == signal.SIGINT:
+            interrupts.say("the step that runs is still saved; Ctrl-C again ends at once")
+            interrupts.goes_on()
+
     @property
     def is_keyboard(self) -> bool:
         """Whether it was Ctrl-C."""
@@ -33,21 +57,15 @@ class StopRequest:
 
 @contextlib.contextmanager
 def catch_stop() -> Iterator[StopRequest]:
-    """Let SIGTERM and Ctrl-C only ask to stop; the same signal again ends the process as it would.
+    """Let SIGTERM only ask to stop; the same signal again ends the process as it would.
 
-    Processes of one run get signals at different steps, and all must write a checkpoint together:
-    with several, and in a thread, which cannot catch signals, nothing is caught.
+    The run lets Ctrl-C do the same, by `StopRequest.catch`, once there is a step to save: the first
+    one compiles, which takes long. Processes of one run get signals at different steps, and all must
+    write a checkpoint together: with several, and in a thread, nothing is caught.
     """
-    request, before = StopRequest(), {}
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        request.number = number
-        signal.signal(number, before[number])
-
-    if jax.process_count() == 1 and threading.current_thread() is threading.main_thread():
-        before = {number: signal.signal(number, ask) for number in _SIGNALS}
+    request = StopRequest()
+    request.catch(signal.SIGTERM)
     try:
         yield request
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        request.restore()

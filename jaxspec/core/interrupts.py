@@ -135,7 +135,7 @@ def _listen(hears: socket.socket) -> None:
         except TimeoutError:
             if not _patient:
                 _end()
-            _say("stopping soon; Ctrl-C again ends jaxspec")
+            say("stopping soon; Ctrl-C again ends jaxspec")
             heard, end = b"", None
         for one in heard:
             if one == _GOES_ON[0]:
@@ -153,13 +153,14 @@ def _listen(hears: socket.socket) -> None:
 
 
 def _end() -> NoReturn:
-    _say("jaxspec: interrupted")
+    say("jaxspec: interrupted")
     leave(STATUS)
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Print a line to standard error, from a handler or a thread."""
     with contextlib.suppress(OSError):
-        os.write(2, f"\n{text}\n".encode())  # the main thread may hold sys.stderr
+        os.write(2, f"\n{text}\n".encode())  # the main thread may hold the lock of sys.stderr
 
 
 def _clean_up() -> None:

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 
 import jax
 
+from jaxspec.core import interrupts
+
 
 @dataclasses.dataclass
 class HostOptions:
@@ -76,13 +78,15 @@ def connect(hosts: HostOptions, silence: int = 100) -> None:
 
 @contextlib.contextmanager
 def end_together() -> Iterator[None]:
-    """Make a context in which an error ends this process at once, with status 1.
+    """Make a context in which an error ends this process at once, with status 1, Ctrl-C with 130.
 
     At an ordinary exit JAX waits for the other processes, which may wait for this one. When it is
     gone, they end too.
     """
     try:
         yield
+    except KeyboardInterrupt:
+        interrupts.leave(interrupts.STATUS)
     except BaseException as error:
         if isinstance(error, ValueError | OSError | ImportError):  # a mistake of the user's
             print(f"jaxspec: error: {' '.join(str(error).split())}", file=sys.stderr)

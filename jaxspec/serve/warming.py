@@ -6,6 +6,7 @@ import concurrent.futures
 import functools
 import logging
 import time
+import weakref
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 
@@ -81,7 +82,8 @@ class Compiler:
         for variant in variants:
             if variant not in self._begun:
                 assert self.in_background, f"{variant} is called for the first time"
-                compile = functools.partial(self._compile, variant)
+                # Nothing is compiled, nor kept alive, for an engine that is gone.
+                compile = functools.partial(_compile, weakref.ref(self), variant)
                 self._begun[variant] = compile_in_background(compile)
 
     def has(self, variant: Variant) -> bool:
@@ -102,9 +104,12 @@ class Compiler:
         """List what was wanted and is not compiled yet."""
         return [variant for variant, begun in list(self._begun.items()) if not begun.done()]
 
-    def _compile(self, variant: Variant) -> None:
+
+def _compile(owner: weakref.ref[Compiler], variant: Variant) -> None:
+    compiler = owner()
+    if compiler is not None:
         began = time.perf_counter()
-        self._device.compile(variant)
+        compiler._device.compile(variant)
         took = time.perf_counter() - began
         log.info("compiled %s in %.1f s", variant.describe(), took)
 

@@ -6,12 +6,14 @@ import asyncio
 import ipaddress
 import logging
 import os
+import signal
 import socket
 import sys
 from types import FrameType
 
 import uvicorn
 
+from jaxspec.core import interrupts
 from jaxspec.serve.http.app import make_app
 from jaxspec.serve.http.service import Service
 
@@ -26,7 +28,15 @@ _KEEP_ALIVE = 75
 
 
 class Server(uvicorn.Server):
-    """uvicorn, which drains on the first SIGTERM or SIGINT and stops on the second."""
+    """uvicorn, which drains on the first SIGTERM or SIGINT and stops on the second.
+
+    Before the engine is warm there is nothing to drain: it stops on the first.
+
+    Attributes:
+      interrupted: whether SIGINT came before the engine was warm.
+    """
+
+    interrupted = False
 
     def __init__(self, service: Service):
         config = uvicorn.Config(
@@ -56,7 +66,9 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handle a signal, in the main thread."""
-        if self._asked or not self.started:
+        warm = self._service.driver.warm
+        self.interrupted |= sig == signal.SIGINT and not warm
+        if self._asked or not self.started or not warm:
             self.should_exit = self.force_exit = True
             return
         self._asked = True
@@ -101,12 +113,16 @@ def serve(service: Service, sock: socket.socket) -> int:
     """Serve until a signal or the engine's death.
 
     Returns:
-      0 after a signal, when all streams have ended; 1 if the engine is dead.
+      0 after a signal, when all streams have ended; 130 if that was SIGINT and nothing was served
+      before; 1 if the engine is dead.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    Server(service).run(sockets=[sock])
-    status = 0 if service.driver.failure is None else ENGINE_DEAD
+    one = Server(service)
+    one.run(sockets=[sock])
+    status = interrupts.STATUS if one.interrupted else 0
+    if service.driver.failure is not None:
+        status = ENGINE_DEAD
     if service.driver.stuck or status:
         # A thread that hangs in a device would keep the interpreter from ending, and JAX would wait
         # for processes that follow this one.
