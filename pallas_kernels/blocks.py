@@ -16,7 +16,13 @@ from jax import lax
 from pallas_kernels import reference
 from pallas_kernels.device import current_device
 from pallas_kernels.frame import differentiable
-from pallas_kernels.reference import LOWEST, fold_queries, new_rows_seen, unfold_queries
+from pallas_kernels.reference import (
+    LOWEST,
+    fold_queries,
+    new_rows_seen,
+    place_of,
+    unfold_queries,
+)
 from pallas_kernels.tuning import Problem, Steps, live_steps
 
 _product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
@@ -61,12 +67,12 @@ def _on_parts(q, k, v, positions, mask, prefix, window, parts: tuple[int, ...]):
     all live rows.
     """
     cache_k, cache_v, layer, length, first = prefix
-    shape = (1, *cache_k.shape[1:3], 1, cache_k.shape[4])
+    shape = (1, q.shape[0], cache_k.shape[2], 1, cache_k.shape[4])
 
     def on(rows: int):
         def attend(layer):
             part = [
-                lax.dynamic_slice(cache, (layer, 0, 0, 0, 0), (*shape[:3], rows, shape[4]))
+                lax.dynamic_slice(cache, place_of(layer), (*shape[:3], rows, shape[4]))
                 for cache in (cache_k, cache_v)
             ]
             return reference.tree_attention(
@@ -95,7 +101,7 @@ def _in_blocks(q, k, v, positions, mask, prefix, window, keys: int):
         # The last block begins earlier if the cache holds no whole number of blocks.
         at = jnp.minimum(i * keys, capacity - keys)
         block = [
-            lax.dynamic_slice(cache, (layer, 0, 0, at, 0), (1, batch, kv_heads, keys, dim))[0]
+            lax.dynamic_slice(cache, place_of(layer, at), (1, batch, kv_heads, keys, dim))[0]
             for cache in (cache_k, cache_v)
         ]
         slot = at + jnp.arange(keys)

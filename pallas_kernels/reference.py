@@ -28,7 +28,8 @@ def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None):
         is causal.
       prefix: (cache_k, cache_v [L, B, K, S, D], layer, length int32 [B], first int32 [B] or None).
         Every new row sees `length` rows of the cache, starting at row `first` (None: 0), where
-        positions count from 0.
+        positions count from 0. The layer may be int32 [2]: its second entry is then the first of B
+        sequences in a cache of more. Only this function and `pallas_kernels.blocks` take that.
       window: int or None; a row at position p sees prefix positions above p - window.
 
     Returns:
@@ -46,7 +47,11 @@ def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None):
             live = live & (slots >= 0)
         if window is not None:
             live = live & (slots > positions[..., None] - window)
-        keys, values, seen = [cache_k[layer], *keys], [cache_v[layer], *values], [live, *seen]
+        held = [
+            jax.lax.dynamic_slice(cache, place_of(layer), (1, q.shape[0], *cache.shape[2:]))[0]
+            for cache in (cache_k, cache_v)
+        ]
+        keys, values, seen = [held[0], *keys], [held[1], *values], [live, *seen]
     scores = [
         jnp.einsum("bkmd,bksd->bkms", folded, key, preferred_element_type=jnp.float32)
         for key in keys
@@ -59,6 +64,13 @@ def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None):
         for part, value in zip(parts, values, strict=True)
     )
     return unfold_queries(out, q.shape)
+
+
+def place_of(layer, row=0) -> tuple:
+    """Return where a block of a cache [L, B, K, S, D] begins, for the layer of a prefix, at `row`."""
+    layer = jnp.asarray(layer, jnp.int32)
+    layer, sequence = (layer[0], layer[1]) if layer.ndim else (layer, jnp.int32(0))
+    return layer, sequence, 0, row, 0
 
 
 def fold_queries(q: jax.Array, kv_heads: int) -> jax.Array:

@@ -32,31 +32,54 @@ def filled(k: jax.Array, v: jax.Array, length: jax.Array) -> KVCache:
     return KVCache(k.swapaxes(2, 3), v.swapaxes(2, 3), length)
 
 
-class PartCache(flax.struct.PyTreeNode):
-    """P neighbouring sequences of a cache of B, for a forward of these alone.
+class SequenceCache(flax.struct.PyTreeNode):
+    """One sequence of a cache of several, for a forward of this sequence alone (B = 1).
 
-    They are read and written where they are: a slice of the cache would be a copy.
+    It is read and written where it is: a slice of it would be a copy.
 
     Attributes:
-      k, v: [L, B, K, S, D], the rows of all sequences; B is a multiple of P.
-      length: int32 [P], rows of each of these sequences.
-      first: int32 [], the first of them, a multiple of P.
+      k, v: [L, B, K, S, D], the rows of all sequences.
+      length: int32 [1], rows of this sequence.
+      sequence: int32 [], which one it is.
     """
 
     k: jax.Array
     v: jax.Array
     length: jax.Array
-    first: jax.Array
+    sequence: jax.Array
 
     def prefix(self, layer: int, first: jax.Array | None = None) -> tuple:
         """Return what attention of `layer` reads, as `KVCache.prefix` does.
 
-        A layer of each P sequences becomes a layer of its own: k and v are [L * B / P, P, K, S, D].
+        A layer of a sequence becomes a layer of its own: k and v are [L * B, 1, K, S, D].
         """
         layers, batch, *row = self.k.shape
-        part = self.length.shape[0]
-        k, v = (rows.reshape(layers * batch // part, part, *row) for rows in (self.k, self.v))
-        return k, v, layer * (batch // part) + self.first // part, self.length, first
+        k, v = (rows.reshape(layers * batch, 1, *row) for rows in (self.k, self.v))
+        return k, v, layer * batch + self.sequence, self.length, first
+
+
+class PartCache(flax.struct.PyTreeNode):
+    """P neighbouring sequences of a cache of B, for forwards of these alone.
+
+    They are read and written where they are, as one is in `SequenceCache`. But here the cache keeps
+    its shape: XLA would copy one that loops over rounds carry and that changes its shape in them.
+    Only the attention of `pallas_kernels.reference` and `pallas_kernels.blocks` can read it.
+
+    Attributes:
+      k, v: [L, B, K, S, D], the rows of all sequences.
+      length: int32 [P], rows of each of these sequences.
+      sequence: int32 [], the first of them.
+    """
+
+    k: jax.Array
+    v: jax.Array
+    length: jax.Array
+    sequence: jax.Array
+
+    def prefix(self, layer: int, first: jax.Array | None = None) -> tuple:
+        """Return what attention of `layer` reads, as `KVCache.prefix` does."""
+        place = jnp.stack([jnp.asarray(layer, jnp.int32), self.sequence])
+        return self.k, self.v, place, self.length, first
 
 
 class Packing(NamedTuple):
@@ -103,7 +126,7 @@ class PackedPrefix(NamedTuple):
     packing: Packing
 
 
-Cache = TypeVar("Cache", KVCache, PartCache)
+Cache = TypeVar("Cache", KVCache, SequenceCache, PartCache)
 
 
 def append(cache: Cache, k: jax.Array, v: jax.Array, count: jax.Array) -> Cache:
@@ -118,7 +141,7 @@ def append(cache: Cache, k: jax.Array, v: jax.Array, count: jax.Array) -> Cache:
     # decode loop computes last. A write that could run before the reads of this round would make
     # XLA copy the cache.
     start = jnp.where(count > 0, cache.length, cache.k.shape[3] - k.shape[2])
-    first = cache.first if isinstance(cache, PartCache) else 0
+    first = 0 if isinstance(cache, KVCache) else cache.sequence
     return cache.replace(
         k=_write(cache.k, k, first, start),
         v=_write(cache.v, v, first, start),

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxspec.core.cache import PartCache, allocate, append
+from jaxspec.core.cache import SequenceCache, allocate, append
 from jaxspec.core.params import Params
 from jaxspec.core.sampling import draw
 from jaxspec.core.state import Accepted, DecodeState, KVCache, Request
@@ -193,7 +193,7 @@ def _run_prompt(
         return cache, draft, evidence, *last
 
     none = jnp.zeros_like(length)
-    begin = PartCache(cache.k, cache.v, none, jnp.asarray(sequence, jnp.int32))
+    begin = SequenceCache(cache.k, cache.v, none, jnp.asarray(sequence, jnp.int32))
     capacity = cache.k.shape[3]
     chunks = (length[0] + size - 1) // size
     filled, *rest = jax.lax.fori_loop(0, chunks, feed, (begin, *_empty_rest(round, 1, capacity)))
@@ -207,9 +207,9 @@ def feed_chunk(
     start: jax.Array,
     length: jax.Array,
     known: jax.Array,
-    cache: PartCache,
+    cache: SequenceCache,
     draft: Any,
-) -> tuple[PartCache, Any, ForwardOutput]:
+) -> tuple[SequenceCache, Any, ForwardOutput]:
     """Run `prompt_chunk()` tokens of one prompt and cache them.
 
     Args:

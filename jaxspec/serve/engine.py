@@ -118,6 +118,7 @@ class Engine:
         if compiler.in_background:
             compiler.want(first + others)
             compiler.wait(first + others if wait else first)
+            compiler.yields = True
         else:
             compiler.compile_all(first + others)
         self._warm, self._begun = True, self._clock()

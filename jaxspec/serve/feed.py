@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxspec.core.cache import PartCache
+from jaxspec.core.cache import SequenceCache
 from jaxspec.core.params import Params
 from jaxspec.core.state import KVCache
 from jaxspec.engine.capacity import prompt_chunk
@@ -48,14 +48,14 @@ def feed(
     round, size = make_slot_round(params, config, None), prompt_chunk()
     decode, (slot, start, end, root) = state.decode, where
     cache = decode.cache
-    known = PartCache(cache.k, cache.v, start[None], slot)
+    known = SequenceCache(cache.k, cache.v, start[None], slot)
     draft = shapes = None
     if round.plan.drafter:
         shapes = shapes_of_drafts(params, config, cache.k.shape[3])
         new = round.plan.drafter.init(1, cache.k.shape[3], params.dtype)
         draft = _rewind(take_slot(decode.draft, shapes, slot), new, start, cache.k.shape[3])
 
-    def run(i: jax.Array, carry: tuple) -> tuple[PartCache, Any, jax.Array]:
+    def run(i: jax.Array, carry: tuple) -> tuple[SequenceCache, Any, jax.Array]:
         (cache, draft, broken), at = carry, start + i * size
         cache, draft, out = feed_chunk(round, tokens, at, end[None], end[None], cache, draft)
         return cache, draft, broken | ~jnp.isfinite(out.hidden).all()

@@ -161,7 +161,7 @@ def put_part(state: SlotsState, part: SlotsState, axes: Any) -> SlotsState:
     def put(array: jax.Array, new: jax.Array, axis: int) -> jax.Array:
         if axis < 0:
             return new
-        return jax.lax.dynamic_update_slice_in_dim(array, new, cache.first, axis)
+        return jax.lax.dynamic_update_slice_in_dim(array, new, cache.sequence, axis)
 
     bare = (_without_cache(one) for one in (state, part, axes))
     whole, length = jax.tree.map(put, *bare), put(state.decode.cache.length, cache.length, 0)

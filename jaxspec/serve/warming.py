@@ -5,6 +5,8 @@ from __future__ import annotations
 import concurrent.futures
 import functools
 import logging
+import os
+import threading
 import time
 import weakref
 from collections.abc import Iterable, Sequence
@@ -16,6 +18,9 @@ from jaxspec.serve.drafters import list_configs
 from jaxspec.serve.programs import Variant
 
 log = logging.getLogger("jaxspec.serve")
+
+# Priority of compilation while requests run, as of `nice`.
+_NICE = 10
 
 
 def find_first(device: Device, rests: bool) -> list[Variant]:
@@ -54,6 +59,9 @@ class Compiler:
 
     What several processes run must be called in all of them, and XLA times kernels while it compiles
     for a GPU, which rounds would disturb. There, `compile_all` is all that is used.
+
+    Attributes:
+      yields: whether requests run already, so that compilers leave them the processor.
     """
 
     def __init__(self, device: Device, in_background: bool):
@@ -63,6 +71,7 @@ class Compiler:
           in_background: whether programs may be compiled while others run.
         """
         self._device, self._in_background = device, in_background
+        self.yields = False
         self._begun: dict[Variant, Future[None]] = {}
 
     @property
@@ -108,6 +117,9 @@ class Compiler:
 def _compile(owner: weakref.ref[Compiler], variant: Variant) -> None:
     compiler = owner()
     if compiler is not None:
+        if compiler.yields and hasattr(os, "setpriority"):
+            # On Linux the priority is the thread's, and that of the threads that XLA starts from it.
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         began = time.perf_counter()
         compiler._device.compile(variant)
         took = time.perf_counter() - began

@@ -7,7 +7,7 @@ import pytest
 from short_models import load_short
 from slow_cases import slow_except
 
-from jaxspec.core.cache import PartCache, append, filled
+from jaxspec.core.cache import SequenceCache, append, filled
 from jaxspec.drafters.registry import make_drafter
 from jaxspec.engine import prefill as module
 from jaxspec.engine.capacity import prompt_chunk
@@ -71,7 +71,7 @@ def test_one_sequence_of_a_cache_is_read_and_written_in_place():
     shape = (3, 4, 9, 2, 8)
     k, v = (jnp.asarray(rng.normal(size=shape), jnp.float32) for _ in range(2))
     cache = filled(k, v, jnp.array([4, 9, 2, 6]))
-    one = PartCache(cache.k, cache.v, cache.length[3:], jnp.int32(3))
+    one = SequenceCache(cache.k, cache.v, cache.length[3:], jnp.int32(3))
     q, new_k, new_v = (
         jnp.asarray(rng.normal(size=(1, 3, heads, 8)), jnp.float32) for heads in (4, 2, 2)
     )

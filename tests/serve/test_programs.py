@@ -52,7 +52,10 @@ def compile_rounds(device, part):
 
 
 @pytest.mark.parametrize(
-    "make", slow_except([compile_feed], [compile_clean, compile_feed, compile_part, compile_visit])
+    "make",
+    slow_except(
+        [compile_feed, compile_part], [compile_clean, compile_feed, compile_part, compile_visit]
+    ),
 )
 def test_the_caches_are_updated_in_place(device, make):
     memory, state = make(device).memory_analysis(), device.state
