@@ -4,15 +4,15 @@ params = jaxspec.load("mini")
 print(jaxspec.decode(params, "Question: ").text)
 """
 
-from jaxspec.core.distribution import check as _check_distribution
-
-# Before all other imports, so that its message is the one that a reader sees.
-_check_distribution()
-
 from jaxspec.core import interrupts as _interrupts
 
-if _interrupts.is_command():  # before the imports, which take seconds
+if _interrupts.is_command():  # before the other imports, which take seconds
     _interrupts.watch()
+
+from jaxspec.core.distribution import check as _check_distribution
+
+# Before what imports libraries, so that its message is the one that a reader sees.
+_check_distribution()
 
 __version__ = "0.1.0"
 

@@ -8,15 +8,11 @@ there. So a thread hears of each Ctrl-C too, and ends the process if the main th
 
 from __future__ import annotations
 
-import _thread
 import contextlib
-import gc
 import os
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -117,9 +113,22 @@ def leave(status: int) -> NoReturn:
     os._exit(status)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+def _interrupt(number: int, frame: FrameType | None) -> None:
     # It differs from Python's, which asyncio would replace by one that waits for its tasks.
-    raise KeyboardInterrupt
+    if not _is_importing(frame):
+        raise KeyboardInterrupt
+    # An exception while a library in C++ is imported may crash the process.
+    if not _patient:
+        leave(STATUS)
+    _tell(_LOST)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 _PYTHONS = signal.default_int_handler
@@ -143,7 +152,7 @@ def _listen(hears: socket.socket) -> None:
             elif one == _LOST[0]:
                 time.sleep(0.02)  # until the callback has returned that lost it
                 sent += 1
-                _thread.interrupt_main()
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
             elif one == signal.SIGINT and sent:
                 sent -= 1  # this thread's own
             elif one == signal.SIGINT and signal.getsignal(signal.SIGINT) is _interrupt:
@@ -169,6 +178,9 @@ def _clean_up() -> None:
             stream.flush()
     for path in list(_partial):
         _remove(path)
+    import gc
+    import tempfile
+
     for one in gc.get_objects():
         if type(one) is tempfile.TemporaryDirectory:
             with contextlib.suppress(Exception):
@@ -176,6 +188,8 @@ def _clean_up() -> None:
 
 
 def _remove(path: Path) -> None:
+    import shutil
+
     with contextlib.suppress(OSError):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
