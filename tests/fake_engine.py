@@ -70,6 +70,7 @@ class Slot:
         self.text = Detokenizer(ByteTokenizer().decode)
         self.late = time.monotonic() + (request.deadline or 1e9)
         self.stops = tuple(one for one in request.stop if isinstance(one, str))
+        self.unread = request.prompt_logprobs
 
     def advance(self, count: int) -> Update:
         news = self.tokens[self.made : self.made + count]
@@ -92,13 +93,25 @@ class Slot:
         rounds = 0 if first else 1
         tokens, count = tuple(map(np.int32, news)), self.request.logprobs
         ranks = () if count is None else tuple(rank(token, count) for token in news)
-        return Update(self.id, tokens, drafted, piece, finish, rounds, tree, ranks)
+        drafts = int(any(drafted))  # a round of one token had none
+        more = {"drafts": drafts, "draft_tokens": 4 * drafts}
+        return Update(self.id, tokens, drafted, piece, finish, rounds, tree, ranks, **more)
+
+    def read_prompt(self) -> Update | None:
+        """The prompt's log-probabilities, once."""
+        count, self.unread = self.unread, None
+        if count is None:
+            return None
+        found = tuple(rank(token, count) for token in self.request.tokens[1:])
+        nothing = self.request.max_new_tokens == 0
+        end = {"text": "", "finish": "length"} if nothing else {}
+        return Update(self.id, prompt_logprobs=found, **end)
 
 
 def rank(token: int, count: int) -> TokenLogprob:
     """A token, likelier the smaller its id, among alternatives of which the second is no text."""
     top = [(97, -0.25), (0xE2, -1.5), (token, -token / 64.0), (98, float("-inf"))]
-    return TokenLogprob(-token / 64.0, tuple(top[:count]))
+    return TokenLogprob(-token / 64.0, tuple(top[:count]), 1 + token)
 
 
 def draw_tree(news: list[int]) -> TracedRound:
@@ -181,7 +194,10 @@ class FakeEngine:
                 updates.append(Update(slot.id, finish="deadline"))
                 self._free(slot)
             for slot in list(self._running):
-                updates.append(slot.advance(self.per_visit))
+                if (read := slot.read_prompt()) is not None:
+                    updates.append(read)
+                if read is None or read.finish is None:
+                    updates.append(slot.advance(self.per_visit))
                 self.tokens += len(updates[-1].tokens)
                 if updates[-1].finish is not None:
                     self._free(slot)
@@ -197,6 +213,8 @@ class FakeEngine:
                 "tokens": self.tokens,
                 "rounds": self.visits,
                 "slot_rounds": 8,
+                "drafts": 5,
+                "draft_tokens": 20,
                 "accepted": [3, 2, 1],
                 "rows_per_round": {8: 4, 16: 1},
                 "visit_seconds": 1.5,

@@ -87,7 +87,9 @@ def check_request(request: ServeRequest, limits: Limits) -> Accepted:
     with _blame("tokens"):
         prompt = to_ids(request.tokens, limits.tokenizer, spec.target)
     with _blame("max_new_tokens"):
-        new = check_count("max_new_tokens", request.max_new_tokens)
+        # Nothing is generated for those who only ask about their prompt.
+        least = 1 if request.prompt_logprobs is None else 0
+        new = check_count("max_new_tokens", request.max_new_tokens, least)
         _check_room(len(prompt), new, limits)
     with _blame("min_tokens"):
         check_count("min_tokens", request.min_tokens, 0, new)
@@ -101,7 +103,7 @@ def check_request(request: ServeRequest, limits: Limits) -> Accepted:
     with _blame("logit_bias"):
         bias = check_bias(request.logit_bias, spec.target.vocab_size)
     index = _find_drafter(request, limits)
-    drafts = request.method != "ar" and limits.methods != ("ar",)
+    drafts = request.method != "ar" and limits.methods != ("ar",) and new > 0
     first = int(number_sequences([prompt])[0])
     settings = {
         "seed": int(request.seed),
@@ -155,11 +157,12 @@ def _check_numbers(request: ServeRequest, limits: Limits) -> None:
             raise ValueError(
                 f"weight is {request.weight}: give a number from {_LIGHTEST:g} to {_HEAVIEST:g}"
             )
-    with _blame("logprobs"):
-        if request.logprobs is not None:
-            if not limits.logprobs:
-                raise ValueError("logprobs are off: make the engine with max_logprobs")
-            check_count("logprobs", request.logprobs, 0, limits.logprobs)
+    for name in ("logprobs", "prompt_logprobs"):
+        with _blame(name):
+            if (count := getattr(request, name)) is not None:
+                if not limits.logprobs:
+                    raise ValueError(f"{name} are off: make the engine with max_logprobs")
+                check_count(name, count, 0, limits.logprobs)
     with _blame("deadline"):
         if request.deadline is not None:
             check_positive("deadline", request.deadline)

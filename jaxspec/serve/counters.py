@@ -19,7 +19,9 @@ class Counters:
     """Sums since the engine was made.
 
     Attributes:
-      accepted: accepted[i] drafted rounds accepted at least i + 1 draft tokens.
+      accepted: accepted[i] drafts of which at least i + 1 tokens were accepted.
+      slot_rounds: rounds, counted in each slot.
+      drafts, draft_tokens: those of them that verified a draft, and the tokens of drafts.
       rows_per_round: {rows verified: rounds}.
       finished: {reason: requests}.
     """
@@ -34,6 +36,8 @@ class Counters:
     visits: int = 0
     rounds: int = 0
     slot_rounds: int = 0
+    drafts: int = 0
+    draft_tokens: int = 0
     drafted_rounds: int = 0
     visit_seconds: float = 0.0
     queue_seconds: float = 0.0
@@ -62,6 +66,8 @@ class Counters:
         self.rounds += len(report.rows)
         self.drafted_rounds += len(report.rows) if drafts else 0
         self.slot_rounds += int((report.emitted > 0).sum())
+        self.drafts += int((report.verified > 0).sum())
+        self.draft_tokens += int(report.verified.sum())
         self.rows_per_round.update(report.rows.tolist())
         if self.depth:
             at_least = report.drafts[..., None] > np.arange(self.depth)

@@ -59,18 +59,33 @@ class Device(Programs):
         self._call("reset")
         self.settings = make_settings(self.slots)
 
-    def feed(self, slot: int, prompt: list[int], start: int, end: int, reader: int = 1) -> None:
+    def feed(
+        self,
+        slot: int,
+        prompt: list[int],
+        start: int,
+        end: int,
+        reader: int = 1,
+        alternatives: int | None = None,
+    ) -> list[TokenLogprob]:
         """Run `prompt[start:end]` into a slot; `start` is a multiple of the chunk.
 
         The slot's next root is the prompt's last token.
 
         Args:
           reader: number of the drafter that reads it too, from 1; 0: none.
+          alternatives: of each token, to wait for and return with its log-probability; None: wait
+            for nothing.
+
+        Returns:
+          Log-probabilities of `prompt[start + 1:end + 1]`, if they are asked for.
         """
         tokens = np.zeros((1, self.capacity), np.int32)
         tokens[0, : len(prompt)] = prompt
-        where = np.asarray([slot, start, end, prompt[-1]], np.int32)
-        self._call("feed", np.asarray(reader, np.int32), tokens, where)
+        ranks = alternatives is not None
+        where = np.asarray([slot, start, end, prompt[-1], ranks], np.int32)
+        ranked = self._call("feed", np.asarray(reader, np.int32), tokens, where)
+        return read_logprobs(ranked, slice(start, end), alternatives) if ranks else []
 
     def copy(self, source: int, target: int) -> None:
         """Copy what a slot's caches hold into another slot, which is then fed."""
@@ -144,7 +159,10 @@ class Device(Programs):
         wanted = np.zeros(self.slots, np.int32)
         wanted[list(read)] = 1
         ranked = self._call("rank", wanted)
-        return {slot: read_logprobs(ranked[slot], *read[slot]) for slot in read}
+        return {
+            slot: read_logprobs(ranked[slot], slice(made), count)
+            for slot, (made, count) in read.items()
+        }
 
     def run_variant(self, variant: Variant) -> None:
         """Call a program so that nothing changes, which compiles it. All slots must be free."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from typing import Any
@@ -180,6 +181,7 @@ class Engine:
         began = time.perf_counter()
         fed = self._feeder.feed(self._tasks)
         self._fed_seconds += time.perf_counter() - began
+        updates += self._end_prompts()
         if any(task.decodes for task in self._tasks.values()):
             updates += self._decode(alone=fed.waited)
         elif not fed.some:
@@ -243,6 +245,20 @@ class Engine:
             self._counters.queue_seconds += task.started - task.submitted
             self._tasks[slot] = task
 
+    def _end_prompts(self) -> list[Update]:
+        """Hand out the log-probabilities of the prompts that are fed; end who asks for no more."""
+        asking = [(slot, task) for slot, task in self._tasks.items() if task.decodes]
+        updates = []
+        for slot, task in asking:
+            if task.prompt_logprobs is None:
+                continue
+            updates.append(task.end_prompt())
+            if updates[-1].finish is not None:
+                self._free(slot)
+            if updates[-1].finish == "error":
+                self._clean_slot(slot)
+        return updates
+
     def _decode(self, alone: bool) -> list[Update]:
         """Run rounds and hand out what they emitted.
 
@@ -300,9 +316,12 @@ class Engine:
         broken = [slot for slot in range(self.slots) if report.broken[slot]]
         ended = [self._end(slot, "error") for slot in broken if slot in self._tasks]
         for slot in broken:
-            self._device.clean(slot)
-            self._prefixes.hold(slot, (), reader=0)
+            self._clean_slot(slot)
         return ended
+
+    def _clean_slot(self, slot: int) -> None:
+        self._device.clean(slot)
+        self._prefixes.hold(slot, (), reader=0)
 
     def _hand_out(
         self, slot: int, task: Task, report: Report, logprobs: list[TokenLogprob]
@@ -314,7 +333,15 @@ class Engine:
         if task.accepted.request.trace and rounds:
             tree = read_round(*self._device.read_rounds(), slot)
         done, broken = bool(report.done[slot]), bool(report.broken[slot])
-        update = task.add(tokens, drafted, rounds, done, broken, tree, logprobs)
+        update = task.add(tokens, drafted, done, broken, logprobs)
+        verified = report.verified[slot]
+        update = dataclasses.replace(
+            update,
+            rounds=rounds,
+            drafts=int((verified > 0).sum()),
+            draft_tokens=int(verified.sum()),
+            tree=tree,
+        )
         if update.finish is not None:
             self._free(slot)
         return update

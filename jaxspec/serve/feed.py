@@ -6,14 +6,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from jaxspec.core.cache import SequenceCache
+from jaxspec.core.mesh import constrain
 from jaxspec.core.params import Params
 from jaxspec.core.state import KVCache
 from jaxspec.engine.capacity import prompt_chunk
 from jaxspec.engine.plan import DecodeConfig
 from jaxspec.engine.prefill import feed_chunk
 from jaxspec.engine.quick_jit import quick_jit
+from jaxspec.serve.logprobs import make_ranked, rank_chunk
 from jaxspec.serve.slots import (
     SlotsState,
     make_slot_round,
@@ -24,7 +27,9 @@ from jaxspec.serve.slots import (
 )
 
 
-@quick_jit(leave_out=True, static_argnames=("config",), donate_argnames=("state",))
+@quick_jit(
+    leave_out=True, static_argnames=("config", "count"), donate_argnames=("state",)
+)
 def feed(
     params: Params,
     state: SlotsState,
@@ -32,7 +37,8 @@ def feed(
     where: jax.Array,
     *,
     config: DecodeConfig,
-) -> SlotsState:
+    count: int = 0,
+) -> tuple[SlotsState, jax.Array | None]:
     """Run chunks of a prompt into a slot whose sequence then ends before `root`.
 
     The number of chunks is traced, so one program serves all prompts. Nothing is drawn: the prompt's
@@ -40,13 +46,19 @@ def feed(
 
     Args:
       tokens: int32 [1, S], the prompt, padded to the capacity.
-      where: int32 [4]: the slot; tokens that it already holds, a multiple of `prompt_chunk()`;
-        tokens that it holds afterwards; the root.
+      where: int32 [5]: the slot; tokens that it already holds, a multiple of `prompt_chunk()`;
+        tokens that it holds afterwards; the root; whether to rank the tokens of the prompt.
       config: with the drafter that reads the prompt, whose state is that of all slots; or without
         one, and the state need not hold a drafter's arrays then.
+      count: most alternatives N of a token of the prompt; 0: none can be ranked.
+
+    Returns:
+      (the state; if they are to be ranked, int32 [S, 2 + 2N] for `jaxspec.serve.logprobs`, whose row
+      i is that of token i + 1 of the prompt, for each token i that was run. None if N is 0).
     """
     round, size = make_slot_round(params, config, None), prompt_chunk()
-    decode, (slot, start, end, root) = state.decode, where
+    decode, (slot, start, end, root, ranks) = state.decode, where
+    unembed, following = round.target_head.unembed, jnp.append(tokens[0, 1:], 0)
     cache = decode.cache
     known = SequenceCache(cache.k, cache.v, start[None], slot)
     draft = shapes = None
@@ -55,13 +67,17 @@ def feed(
         new = round.plan.drafter.init(1, cache.k.shape[3], params.dtype)
         draft = _rewind(take_slot(decode.draft, shapes, slot), new, start, cache.k.shape[3])
 
-    def run(i: jax.Array, carry: tuple) -> tuple[SequenceCache, Any, jax.Array]:
-        (cache, draft, broken), at = carry, start + i * size
+    def run(i: jax.Array, carry: tuple) -> tuple[SequenceCache, Any, jax.Array, jax.Array | None]:
+        (cache, draft, broken, ranked), at = carry, start + i * size
         cache, draft, out = feed_chunk(round, tokens, at, end[None], end[None], cache, draft)
-        return cache, draft, broken | ~jnp.isfinite(out.hidden).all()
+        if ranked is not None:
+            ranked = rank_chunk(unembed, out.hidden[0], following, ranked, at, ranks)
+        return cache, draft, broken | ~jnp.isfinite(out.hidden).all(), ranked
 
-    chunks, begin = (end - start + size - 1) // size, (known, draft, state.broken[slot])
-    filled, draft, broken = jax.lax.fori_loop(0, chunks, run, begin)
+    empty = make_ranked(tokens.shape[1], count) if count else None
+    begin = known, draft, state.broken[slot], empty
+    chunks = (end - start + size - 1) // size
+    filled, draft, broken, ranked = jax.lax.fori_loop(0, chunks, run, begin)
     decode = decode.replace(
         cache=KVCache(filled.k, filled.v, cache.length.at[slot].set(end)),
         root=decode.root.at[slot].set(root),
@@ -74,7 +90,9 @@ def feed(
         )
     broken = state.broken.at[slot].set(broken)
     calibration = state.calibration.forget(jnp.arange(broken.shape[0]) == slot)
-    return place_slots(state.replace(decode=decode, broken=broken, calibration=calibration))
+    state = state.replace(decode=decode, broken=broken, calibration=calibration)
+    # On every device, so that each of several processes can read it.
+    return place_slots(state), None if ranked is None else constrain(ranked, PartitionSpec())
 
 
 def _rewind(draft: Any, new: Any, length: jax.Array, capacity: int) -> Any:

@@ -61,10 +61,15 @@ class Feeder:
     def _feed_slot(self, slot: int, task: Task, most: float) -> int:
         """Feed up to `most` chunks of a prompt, and return how many."""
         prompt, device, size = task.accepted.prompt, self._device, prompt_chunk()
-        start = self._reuse(slot, task) if task.fed < 0 else task.fed
+        start = max(task.fed, 0)
+        if task.fed < 0 and task.prompt_logprobs is None:  # of rows in a cache there are none
+            start = self._reuse(slot, task)
         chunks = min(most, math.ceil((len(prompt) - 1 - start) / size))
         end = int(min(len(prompt) - 1, start + chunks * size))
-        device.feed(slot, prompt, start, end, task.reader)
+        asked = task.accepted.request.prompt_logprobs
+        found = device.feed(slot, prompt, start, end, task.reader, asked)
+        if task.prompt_logprobs is not None:
+            task.prompt_logprobs += found
         self._counters.prompt_tokens += end - start
         task.fed = end
         self._prefixes.hold(slot, prompt[:end], task.cached_by)

@@ -91,7 +91,7 @@ class Programs:
         control = (self._words,)
         return {
             "reset": (),
-            "feed": ((), (1, self.capacity), (4,)),
+            "feed": ((), (1, self.capacity), (5,)),
             "copy": ((2,),),
             "clean": ((),),
             "visit": ((), make_settings(self.slots).shape, control, (2,)),
@@ -123,8 +123,9 @@ class Programs:
         with full_precision(self.params), pausing_collection():
             if name == "feed":
                 params, state, config = self._lend(reader, self._shapes)
-                given = np.zeros((1, self.capacity), np.int32), np.zeros(4, np.int32)
-                lowered = feed.lower(params, state, *given, config=config)
+                given = np.zeros((1, self.capacity), np.int32), np.zeros(5, np.int32)
+                options = {"config": config, "count": self.logprobs}
+                lowered = feed.lower(params, state, *given, **options)
             elif name == "visit":
                 params, state, config = self._lend(None if reader else 0, self._shapes)
                 rules = self.rules.of_part(part, self.slots)
@@ -145,10 +146,14 @@ class Programs:
         self.state = make_slots(self.params, self.config, self.slots, self.capacity, keep_hidden)
         self._shapes = jax.eval_shape(lambda state: state, self.state)
 
-    def _feed(self, reader: np.ndarray, tokens: np.ndarray, where: np.ndarray) -> None:
-        """Run chunks of a prompt into a slot, see `jaxspec.serve.feed.feed`."""
+    def _feed(
+        self, reader: np.ndarray, tokens: np.ndarray, where: np.ndarray
+    ) -> jax.Array | None:
+        """Run chunks of a prompt into a slot, and return its ranked tokens."""
         params, state, config = self._lend(int(reader), self.state)
-        self._keep(feed(params, state, tokens, where, config=config), int(reader))
+        state, ranked = feed(params, state, tokens, where, config=config, count=self.logprobs)
+        self._keep(state, int(reader))
+        return ranked
 
     def _copy(self, slots: np.ndarray) -> None:
         """Copy what the first slot's caches hold into the second."""

@@ -19,7 +19,7 @@ class ServeRequest:
 
     Attributes:
       tokens: ids of the prompt.
-      max_new_tokens: largest number of tokens to generate.
+      max_new_tokens: largest number of tokens to generate; 0: the prompt is read, and no more.
       temperature, top_k, top_p, min_p, seed: as in `jaxspec.decode`.
       sequence: which of several samples of this prompt, from 0; a list of equal prompts that
         `jaxspec.decode` gets is numbered like this.
@@ -35,6 +35,8 @@ class ServeRequest:
         100; at most 64. `jaxspec.decode` has no such argument.
       logprobs: how many alternatives of each token to return with its log-probability; None: not
         even that.
+      prompt_logprobs: the same for each token of the prompt after the first. The whole prompt is read
+        then, though a slot may hold a part of it.
     """
 
     tokens: tuple[int, ...]
@@ -54,6 +56,7 @@ class ServeRequest:
     trace: bool = False
     logit_bias: tuple[tuple[int, float], ...] = ()
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
 
 class TokenLogprob(NamedTuple):
@@ -62,10 +65,12 @@ class TokenLogprob(NamedTuple):
     Attributes:
       logprob: its log-probability, in nats.
       top: the likeliest tokens at its place, best first: ids and log-probabilities.
+      rank: its place among all tokens, by likelihood; the likeliest one has 1.
     """
 
     logprob: float
     top: tuple[tuple[int, float], ...]
+    rank: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +87,12 @@ class Update:
         that are not finite. No update follows one with `finish`.
       rounds: rounds that the tokens come from.
       tree: the round, if the request asks for `trace` and a round was run, see `TracedRound`.
+      drafts, draft_tokens: how many of these rounds verified a draft, and how many tokens of drafts
+        they verified in all.
       logprobs: of each new token, if the request asks for them.
+      prompt_logprobs: of each token of the prompt but the first, if the request asks for them; None
+        in all updates but one, which precedes those with tokens. It also precedes all tokens of
+        requests that were submitted later for the same prompt.
     """
 
     id: int
@@ -93,6 +103,9 @@ class Update:
     rounds: int = 0
     tree: TracedRound | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
+    drafts: int = 0
+    draft_tokens: int = 0
+    prompt_logprobs: tuple[TokenLogprob, ...] | None = None
 
 
 class InvalidRequest(ValueError):

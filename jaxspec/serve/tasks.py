@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 from jaxspec.engine.detokenize import continue_after
-from jaxspec.engine.output import TracedRound
 from jaxspec.engine.stops import find_stop
 from jaxspec.engine.streamed_text import StreamedText
 from jaxspec.serve.checks import Accepted
@@ -30,6 +30,7 @@ class Task:
       unread: how many of the last tokens the drafter may not have read yet; what it has not read
         when the request ends, it never will.
       outdated: whether some of what the drafter read was read by weights that have been replaced.
+      prompt_logprobs: of the tokens of its prompt that were fed; None if nobody waits for them.
     """
 
     id: int
@@ -42,9 +43,12 @@ class Task:
     reader: int = 1
     unread: int = 0
     outdated: bool = False
+    prompt_logprobs: list[TokenLogprob] | None = None
 
     def __post_init__(self) -> None:
         given = self.accepted
+        if given.request.prompt_logprobs is not None:
+            self.prompt_logprobs = []
         self._text = StreamedText(self.tokenizer, given.stop_strings, given.prompt)
         if self.tokenizer is not None:
             self._decode = continue_after(self.tokenizer.decode, given.prompt)
@@ -77,17 +81,29 @@ class Task:
         deadline = self.accepted.request.deadline
         return deadline is not None and now - self.submitted >= deadline
 
+    def end_prompt(self) -> Update:
+        """Return the update with the log-probabilities of the prompt, all of which was fed.
+
+        It is the last one if the model failed on the prompt, or if no token is asked for.
+        """
+        assert self.prompt_logprobs is not None, "the request asks for them"
+        found, self.prompt_logprobs = tuple(self.prompt_logprobs), None
+        if any(math.isnan(one.logprob) for one in found):
+            return self.end("error")
+        update = Update(self.id, prompt_logprobs=found)
+        if self.accepted.request.max_new_tokens:
+            return update
+        return dataclasses.replace(update, text=self._rest(""), finish="length")
+
     def add(
         self,
         tokens: list[int],
         drafted: list[bool],
-        rounds: int,
         done: bool,
         broken: bool,
-        tree: TracedRound | None,
         logprobs: list[TokenLogprob],
     ) -> Update:
-        """Add what a visit emitted; return the update, with the finish if the text has ended.
+        """Add what a visit emitted; return what is new, with the finish if the text has ended.
 
         Args:
           done: whether a stop id or the limit ended the text.
@@ -109,7 +125,7 @@ class Task:
             finish, piece = self._why_done(), self._rest(piece)
         new = tuple(self.tokens[before:])
         flags, ranks = tuple(drafted[: len(new)]), tuple(logprobs[: len(new)])
-        return Update(self.id, new, flags, piece, finish, rounds, tree, ranks)
+        return Update(self.id, new, flags, piece, finish, logprobs=ranks)
 
     def end(self, finish: Finish) -> Update:
         """Return the last update of a request that ends for another reason than its text."""

@@ -29,6 +29,7 @@ class Report(NamedTuple):
       done, broken: bool [B].
       tokens: list of the new tokens of each slot.
       emitted, drafts: int [B, rounds], tokens of each round, and how many of them were drafted.
+      verified: int [B, rounds], draft tokens that each round verified.
       rows: int [rounds], rows that each round verified.
     """
 
@@ -37,6 +38,7 @@ class Report(NamedTuple):
     tokens: list[list[int]]
     emitted: np.ndarray
     drafts: np.ndarray
+    verified: np.ndarray
     rows: np.ndarray
 
 
@@ -161,7 +163,8 @@ def _pack(slots: SlotsState, count: jax.Array) -> jax.Array:
     state = slots.decode
     head = [state.done, slots.broken, state.emitted, state.rounds]
     head = jnp.stack([column.astype(jnp.int32) for column in head], axis=1)
-    by_slot = [head, state.tokens, state.round_emitted[:, :MOST_ROUNDS], slots.drafts]
+    by_round = [state.round_emitted, slots.drafts, state.round_drafted]
+    by_slot = [head, state.tokens, *(column[:, :MOST_ROUNDS] for column in by_round)]
     flat = jnp.concatenate(by_slot, axis=1).reshape(-1)
     # On every device, so that each of several processes can read it.
     return constrain(jnp.concatenate([count[None], slots.rows, flat]), PartitionSpec())
@@ -175,13 +178,12 @@ def read_report(report: jax.Array, slots: int, first: int, part: int) -> Report:
     by_slot = np.zeros((slots, own.shape[1]), own.dtype)
     by_slot[first : first + part] = own
     done, broken, emitted, rounds = by_slot[:, :4].T
-    tokens, rest = by_slot[:, 4 : -2 * MOST_ROUNDS - 1], by_slot[:, -2 * MOST_ROUNDS - 1 :]
+    tokens, by_round = np.split(by_slot[:, 4:], [-3 * MOST_ROUNDS], axis=1)
     ran = np.arange(MOST_ROUNDS) < rounds[:, None]
     return Report(
         done != 0,
         broken != 0,
         [row[:n].tolist() for row, n in zip(tokens, emitted, strict=True)],
-        np.where(ran, rest[:, :MOST_ROUNDS], 0)[:, :count],
-        np.where(ran, rest[:, MOST_ROUNDS : 2 * MOST_ROUNDS], 0)[:, :count],
+        *(np.where(ran, part, 0)[:, :count] for part in np.split(by_round, 3, axis=1)),
         rows[:count],
     )

@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 import pytest
+import serve_toys
 from short_models import load_short
 
 import jaxspec
@@ -151,7 +152,27 @@ def test_every_text_is_that_of_decode_alone(mini, slots, sampling, options):
     assert sum(counters["finished"].values()) == len(cases)
     # The drafter was trained for the whole model, so a short one seldom accepts a token of it.
     assert counters["drafted_rounds"] > 0 and max(counters["rows_per_round"]) > slots
+    assert sum(counters["accepted"]) <= counters["draft_tokens"]
+    assert 0 < counters["drafts"] < counters["slot_rounds"]
     assert counters["compiles_after_warm_up"] == 0 and (not options or sum(counters["accepted"]))
+
+
+def test_drafts_are_counted_apart_from_plain_rounds(mini):
+    """Beside a request that drafts, one without a drafter runs the same rounds, and never drafts."""
+    engine = serve_toys.make(mini)
+    text = dict(max_new_tokens=20, ignore_eos=True)
+    asked = [ServeRequest((50, 60, 70), **text), ServeRequest((60, 70), method="ar", **text)]
+    drafting, plain = run(engine, asked)
+    drafts, tokens, rounds = (
+        [sum(getattr(one, name) for one in updates) for updates in (drafting, plain)]
+        for name in ("drafts", "draft_tokens", "rounds")
+    )
+    assert drafts[1] == tokens[1] == 0 and rounds[1] == 20
+    # A draft fills the budget of 8 rows, of which the root is one; near the limit it may not.
+    assert 0 < drafts[0] == rounds[0] and drafts[0] < tokens[0] <= 7 * drafts[0]
+    counters = engine.counters()
+    found = [counters[name] for name in ("drafts", "draft_tokens", "slot_rounds")]
+    assert found == [drafts[0], tokens[0], sum(rounds)]
 
 
 @pytest.mark.parametrize(

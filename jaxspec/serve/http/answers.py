@@ -62,18 +62,23 @@ class Tally:
     Attributes:
       prompt, completion: tokens of the prompts and of all choices.
       rounds: rounds of all choices.
+      drafts, draft_tokens: drafts that they verified, and the tokens of these.
       accepted: tokens of accepted drafts.
     """
 
     prompt: int
     completion: int = 0
     rounds: int = 0
+    drafts: int = 0
+    draft_tokens: int = 0
     accepted: int = 0
 
     def add(self, delta: Delta) -> None:
         """Count what is new."""
         self.completion += len(delta.tokens)
         self.rounds += delta.rounds
+        self.drafts += delta.drafts
+        self.draft_tokens += delta.draft_tokens
         self.accepted += sum(delta.drafted)
 
     def usage(self) -> dict[str, int]:
@@ -86,10 +91,12 @@ class Tally:
         }
 
     def metrics(self) -> dict[str, Any]:
-        """Return the figures of speculation; the first token of a choice comes from no round."""
+        """Return the figures of speculation; the acceptance length is tokens per round, of any kind."""
         length = 1 + self.accepted / self.rounds if self.rounds else None
         counts = {
-            "num_drafts": self.rounds,
+            "num_rounds": self.rounds,
+            "num_drafts": self.drafts,
+            "num_draft_tokens": self.draft_tokens,
             "num_accepted_tokens": self.accepted,
             "mean_acceptance_length": length,
         }

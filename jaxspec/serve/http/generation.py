@@ -36,6 +36,7 @@ class Delta:
       text: new text, "" without a tokenizer.
       tokens, drafted: new token ids, and whether each was an accepted draft token.
       rounds: rounds that they come from.
+      drafts, draft_tokens: drafts that these verified, and the tokens of those.
       trees: rounds to draw, each with the tokens of the choice before it.
       logprobs: of the tokens, if the request asks for them.
       finish: why the choice ended, `stop` or `length`; None while it runs, and if it failed.
@@ -46,6 +47,8 @@ class Delta:
     tokens: list[int] = dataclasses.field(default_factory=list)
     drafted: list[bool] = dataclasses.field(default_factory=list)
     rounds: int = 0
+    drafts: int = 0
+    draft_tokens: int = 0
     trees: list[tuple[int, TracedRound]] = dataclasses.field(default_factory=list)
     finish: str | None = None
     logprobs: list[TokenLogprob] = dataclasses.field(default_factory=list)
@@ -57,6 +60,8 @@ class Delta:
         self.tokens += map(int, update.tokens)
         self.drafted += map(bool, update.drafted)
         self.rounds += int(update.rounds)
+        self.drafts += int(update.drafts)
+        self.draft_tokens += int(update.draft_tokens)
         self.logprobs += update.logprobs
         if update.tree is not None:
             self.trees = [*self.trees, (before, update.tree)][-MOST_TREES:]

@@ -29,7 +29,9 @@ _GAUGES = {
     "compiles_after_warm_up": "Programs compiled since the engine was ready; there should be none.",
 }
 _COUNTERS = {
-    "slot_rounds": "Rounds, counted in every slot.",
+    "slot_rounds": "Rounds, counted in every slot, drafted or not.",
+    "drafts": "Drafts that were verified, counted in every slot.",
+    "draft_tokens": "Tokens of these drafts.",
     "accepted": "Accepted draft tokens by place in their path.",
     "reused_tokens": "Prompt tokens found in a slot.",
     "rounds": "Rounds of all slots together.",
@@ -46,7 +48,8 @@ _LABELS = {"accepted": "position", "rows_per_round": "rows"}
 _VLLM_NAMES = {
     "running": "num_requests_running",
     "waiting": "num_requests_waiting",
-    "slot_rounds": "spec_decode_num_drafts",
+    "drafts": "spec_decode_num_drafts",
+    "draft_tokens": "spec_decode_num_draft_tokens",
     "accepted": "spec_decode_num_accepted_tokens_per_pos",
     "reused_tokens": "prefix_cache_hits",
 }

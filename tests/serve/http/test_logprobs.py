@@ -41,7 +41,7 @@ def test_a_chat(client, count):
     tokens = expected_tokens(ServeRequest(tuple(ByteTokenizer().chat(MESSAGES)), 20))
     assert found.refusal is None and len(found.content) == len(tokens) == 20
     for token, entry in zip(tokens, found.content, strict=True):
-        own, top = rank(token, count or 0)
+        own, top, _ = rank(token, count or 0)
         text = ByteTokenizer().decode([token])
         assert (entry.token, entry.logprob) == (text, own)
         assert entry.bytes == (None if token >= 128 else [token])
@@ -91,7 +91,7 @@ def test_samples_have_their_own(client):
 
 
 def describe(tokens, top, chat=True, decode=DECODE, prompt=()):
-    ranks = [TokenLogprob(-1.0, top)] * len(tokens)
+    ranks = [TokenLogprob(-1.0, top, 2)] * len(tokens)
     delta = generation.Delta(0, tokens=list(tokens), logprobs=ranks)
     return logprobs.make_logprobs(logprobs.TokenTexts(decode), chat, prompt).describe(delta)
 

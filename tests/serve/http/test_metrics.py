@@ -47,7 +47,10 @@ def test_metrics():
     assert found["jaxspec:http_requests_total", route, ("status", "200")] == 4
     assert found["jaxspec:http_requests_total", route, ("status", "400")] == 1
     assert found["jaxspec:num_requests_running",] == found["jaxspec:num_requests_waiting",] == 0
-    assert found["jaxspec:spec_decode_num_drafts_total",] == 8
+    # As vLLM's: a round without a draft is none.
+    assert found["jaxspec:spec_decode_num_drafts_total",] == 5
+    assert found["jaxspec:spec_decode_num_draft_tokens_total",] == 20
+    assert found["jaxspec:slot_rounds_total",] == 8
     assert found["jaxspec:spec_decode_num_accepted_tokens_total",] == 6
     place = ("position", "1")
     assert found["jaxspec:spec_decode_num_accepted_tokens_per_pos_total", place] == 2

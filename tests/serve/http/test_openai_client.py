@@ -47,6 +47,21 @@ def test_chat(client):
     assert done.metrics["speculative_decoding"]["mean_acceptance_length"] > 1
 
 
+def test_answers_tell_drafts_from_rounds(client):
+    """Of 19 tokens, 3 a visit, the first visit has no round, and the last one no draft."""
+    done = client.chat.completions.create(
+        model="fake", messages=MESSAGES, max_tokens=19, temperature=0
+    )
+    counts = done.metrics["speculative_decoding"]
+    assert counts == {
+        "num_rounds": 6,
+        "num_drafts": 5,
+        "num_draft_tokens": 20,
+        "num_accepted_tokens": 10,
+        "mean_acceptance_length": 1 + 10 / 6,
+    }
+
+
 def test_chat_stream(client):
     chunks = list(
         client.chat.completions.create(
