@@ -33,8 +33,14 @@ class ByteTokenizer:
 
     has_chat_template = True
 
-    def encode(self, text: str) -> list[int]:
+    def __len__(self) -> int:
+        return EOS + 1
+
+    def encode(self, text: str, special: bool = True) -> list[int]:
         return list(text.encode())
+
+    def list_names(self, ids: Iterable[int]) -> list[str]:
+        return ["<eos>" if one == EOS else f"0x{one:02X}" for one in ids]
 
     def chat(self, messages: list[dict[str, Any]], **variables: Any) -> list[int]:
         if variables.get("fail"):
@@ -43,8 +49,9 @@ class ByteTokenizer:
         lines += [f"{name}={value}" for name, value in variables.items()]
         return self.encode("\n".join(lines) + "\n")
 
-    def decode(self, ids: Iterable[int]) -> str:
-        return bytes(int(one) for one in ids if one < EOS).decode("utf-8", "replace")
+    def decode(self, ids: Iterable[int], special: bool = False) -> str:
+        end = b"<eos>" if special else b""
+        return b"".join(bytes([one]) if one < EOS else end for one in ids).decode(errors="replace")
 
 
 def expected_tokens(request: ServeRequest) -> list[int]:

@@ -31,12 +31,14 @@ class Tokenizer:
         """Count the tokens, the added ones included; the embedding table may have more rows."""
         return len(self._inner)
 
-    def encode(self, text: str) -> list[int]:
-        """Encode a prompt, with the special tokens that the model expects before a text.
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """Encode a prompt.
 
-        An example is Llama's begin-of-text token.
+        Args:
+          special: with the special tokens that the model expects before a text, such as Llama's
+            begin-of-text token.
         """
-        return list(self._inner.encode(replace_surrogates(text)))
+        return list(self._inner.encode(replace_surrogates(text), add_special_tokens=special))
 
     def name_token(self, token: int) -> str | None:
         """Return the text of a token by its id; None if there is no such token."""
@@ -52,12 +54,19 @@ class Tokenizer:
         """Whether `chat` can be called."""
         return bool(self._inner.chat_template)
 
-    def chat(self, messages: Sequence[dict[str, Any]], **variables: Any) -> list[int]:
+    def chat(
+        self,
+        messages: Sequence[dict[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> list[int]:
         """Encode chat messages (`role`, `content`) in the model's template, up to the answer.
 
         Tool calls may have OpenAI's form or transformers', see `jaxspec.io.chat_template`.
 
         Args:
+          add_generation_prompt: end with what begins an answer.
           variables: of the template, such as enable_thinking.
         """
         if not self.has_chat_template:
@@ -68,28 +77,33 @@ class Tokenizer:
         tools = variables.pop("tools", None)
         template = self._inner.get_chat_template(variables.pop("chat_template", None), tools)
         known = {**self._inner.special_tokens_map, **variables}
-        text = render_chat(template, messages, known, tools=tools).text
+        options = {"tools": tools, "generation_prompt": add_generation_prompt}
+        text = render_chat(template, messages, known, **options).text
         return list(self._inner.encode(text, add_special_tokens=False))
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """Decode `ids` to text without special tokens.
+    def decode(self, ids: Iterable[int], special: bool = False) -> str:
+        """Decode `ids` to text.
 
         Invalid UTF-8 becomes U+FFFD as in `bytes.decode`: one for a character that the end cuts. A
         text's first space is left out where the tokenizer adds one to each text.
+
+        Args:
+          special: write special tokens out; else they have no text.
         """
         ids = [int(i) for i in ids]
         if not self._bytes.isdisjoint(ids):
-            return self._decode_bytes(ids)
-        return self._inner.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            return self._decode_bytes(ids, special)
+        options = {"skip_special_tokens": not special, "clean_up_tokenization_spaces": False}
+        return self._inner.decode(ids, **options)
 
-    def _decode_bytes(self, ids: list[int]) -> str:
+    def _decode_bytes(self, ids: list[int], special: bool) -> str:
         """Decode `ids` with valid UTF-8 in place of their bytes.
 
         The decoders of `tokenizers` make a U+FFFD of each byte of a run that is not valid as a whole,
         those of complete characters included.
         """
         backend, tokens = self._inner.backend_tokenizer, []
-        named = (backend.id_to_token(id) for id in ids if id not in self._special)
+        named = (backend.id_to_token(id) for id in ids if special or id not in self._special)
         for are_bytes, run in itertools.groupby(filter(None, named), _BYTES.__contains__):
             if are_bytes:
                 text = bytes(map(_BYTES.__getitem__, run)).decode(errors="replace")

@@ -146,9 +146,7 @@ class Programs:
         self.state = make_slots(self.params, self.config, self.slots, self.capacity, keep_hidden)
         self._shapes = jax.eval_shape(lambda state: state, self.state)
 
-    def _feed(
-        self, reader: np.ndarray, tokens: np.ndarray, where: np.ndarray
-    ) -> jax.Array | None:
+    def _feed(self, reader: np.ndarray, tokens: np.ndarray, where: np.ndarray) -> jax.Array | None:
         """Run chunks of a prompt into a slot, and return its ranked tokens."""
         params, state, config = self._lend(int(reader), self.state)
         state, ranked = feed(params, state, tokens, where, config=config, count=self.logprobs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.metadata
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,11 +14,30 @@ from starlette.types import ASGIApp
 
 from jaxspec.core.distribution import OURS
 from jaxspec.serve.http.complete import check_model, complete
-from jaxspec.serve.http.errors import install_handlers
+from jaxspec.serve.http.errors import ApiError, install_handlers
 from jaxspec.serve.http.guard import Guard
+from jaxspec.serve.http.openapi import (
+    FORBIDDEN,
+    ChatAnswer,
+    Model,
+    Models,
+    Status,
+    TextAnswer,
+    add_schema,
+    describe_answer,
+    list_errors,
+)
 from jaxspec.serve.http.parameters import ChatParameters, TextParameters
 from jaxspec.serve.http.service import Service
+from jaxspec.serve.http.tokenization import add_tokenization
 from jaxspec.serve.page import add_page
+
+# Paths of OpenAI's that are not served, with what to use.
+REFUSED = {
+    "/v1/responses": "There are no stateful responses here: use /v1/chat/completions.",
+    "/v1/embeddings": "This model gives no embeddings.",
+    "/v1/moderations": "This model judges no texts.",
+}
 
 
 def make_app(service: Service) -> ASGIApp:
@@ -29,25 +49,35 @@ def make_app(service: Service) -> ASGIApp:
         yield
         await service.driver.stop()
 
-    # Without a schema and the framework's pages of it, which would load scripts from elsewhere.
-    app = FastAPI(lifespan=lifespan, openapi_url=None)
+    # Without the framework's pages of the schema, which would load scripts from elsewhere.
+    app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None)
     install_handlers(app)
     _add_completions(app, service)
     _add_models(app, service)
+    add_tokenization(app, service)
     _add_state(app, service)
+    add_schema(app, service.settings)
     if service.settings.page:
         add_page(app)
     return Guard(app, service.metrics, service.settings)
 
 
 def _add_completions(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/chat/completions", response_model=None)
+    def answer(model: type[ChatAnswer | TextAnswer], summary: str) -> dict[str, Any]:
+        responses = describe_answer(model)
+        return {"response_model": None, "responses": responses, "summary": summary}
+
+    @app.post("/v1/chat/completions", **answer(ChatAnswer, "Answer messages"))
     async def chat(given: ChatParameters, request: Request) -> Response:
         return await complete(service, request, given)
 
-    @app.post("/v1/completions", response_model=None)
+    @app.post("/v1/completions", **answer(TextAnswer, "Continue texts"))
     async def text(given: TextParameters, request: Request) -> Response:
         return await complete(service, request, given)
+
+    for path, message in REFUSED.items():
+        error = ApiError(400, message, "unsupported_endpoint")
+        app.post(path, include_in_schema=False)(functools.partial(_refuse, error))
 
 
 def _add_models(app: FastAPI, service: Service) -> None:
@@ -61,25 +91,30 @@ def _add_models(app: FastAPI, service: Service) -> None:
         "chat": tokenizer is not None and tokenizer.has_chat_template,
     }
 
-    @app.get("/v1/models")
+    @app.get("/v1/models", responses=FORBIDDEN | {200: {"model": Models}}, summary="The model")
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": [model]}
 
-    @app.get("/v1/models/{name:path}")
+    missing = list_errors(_404="There is no such model.")
+    responses = FORBIDDEN | missing | {200: {"model": Model}}
+
+    @app.get("/v1/models/{name:path}", responses=responses, summary="The model of a name")
     async def one(name: str) -> dict[str, Any]:
         check_model(service, name)
         return model
 
 
 def _add_state(app: FastAPI, service: Service) -> None:
-    @app.get("/health")
+    asked = {"responses": {status: {"model": Status} for status in (200, 503)}}
+
+    @app.get("/health", **asked)
     async def health() -> Response:
         """Whether the process can do its work at all: a supervisor restarts it if not."""
         failure = service.driver.failure
         body = {"status": "ok" if failure is None else "dead"}
         return JSONResponse(body, 200 if failure is None else 503)
 
-    @app.get("/ready")
+    @app.get("/ready", **asked)
     async def ready() -> Response:
         """Whether it takes requests now, and which programs it is still compiling."""
         refusal = service.refusal
@@ -87,10 +122,16 @@ def _add_state(app: FastAPI, service: Service) -> None:
         body |= {"compiling": service.driver.missing}
         return JSONResponse(body, 200 if refusal is None else 503)
 
-    @app.get("/metrics")
+    text = {"text/plain": {"schema": {"type": "string"}}}
+
+    @app.get("/metrics", response_class=Response, responses={200: {"content": text}})
     async def metrics() -> Response:
         return Response(service.metrics.render(), media_type="text/plain; version=0.0.4")
 
     @app.get("/version")
     async def version() -> dict[str, str]:
         return {"version": importlib.metadata.version(OURS)}
+
+
+async def _refuse(error: ApiError) -> Response:
+    raise error

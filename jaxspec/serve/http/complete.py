@@ -14,10 +14,11 @@ from jaxspec.serve.http.errors import ApiError
 from jaxspec.serve.http.event_stream import EventStream, run_until_gone
 from jaxspec.serve.http.generation import Delta, Generation
 from jaxspec.serve.http.guard import REQUEST_ID
-from jaxspec.serve.http.logprobs import make_logprobs
+from jaxspec.serve.http.logprobs import ChatLogprobs, TextLogprobs, describe_prompt
 from jaxspec.serve.http.parameters import Body, ChatParameters
 from jaxspec.serve.http.service import Service
 from jaxspec.serve.http.translate import Prepared
+from jaxspec.serve.requests import TokenLogprob
 
 
 async def complete(service: Service, request: Request, given: Body) -> Response:
@@ -81,17 +82,19 @@ class _Answer:
     ):
         self._envelope, self._generation, self._given = envelope, generation, given
         self._tally, self._count = Tally(prepared.prompt_tokens), len(generation.ids)
+        self._prepared, self._texts = prepared, service.texts
         wanted = given.stream_options
         self._usage = wanted is not None and wanted.include_usage
         self._usage_so_far = wanted is not None and wanted.continuous_usage_stats
         self._traces, self._logprobs = None, None
-        prompts = [one.tokens for one in prepared.requests]
         if given.trace and service.tokenizer is not None:
-            self._traces = [Trace(service.tokenizer.decode, prompt) for prompt in prompts]
+            decode, requests = service.tokenizer.decode, prepared.requests
+            self._traces = [Trace(decode, one.tokens) for one in requests]
         if given.alternatives is not None:
-            self._logprobs = [
-                make_logprobs(service.texts, envelope.chat, prompt) for prompt in prompts
-            ]
+            self._logprobs = [self._make_logprobs(index) for index in range(self._count)]
+        # Log-probabilities of prompts by their numbers, and the choices that have begun.
+        self._read: dict[int, tuple[TokenLogprob, ...]] = {}
+        self._begun: set[int] = set()
 
     async def collect(self) -> dict[str, Any]:
         """Wait for all choices and return the whole answer."""
@@ -99,16 +102,17 @@ class _Answer:
         extras: list[dict[str, Any]] = [{} for _ in texts]
         async for news in self._generation:
             for delta in news:
-                self._tally.add(delta)
-                texts[delta.index] += delta.text
+                text, extra = self._take(delta)
+                texts[delta.index] += text
                 finish[delta.index] = delta.finish or ""
-                _extend(extras[delta.index], self._extra(delta))
+                _extend(extras[delta.index], extra)
         choices = [
             self._envelope.choice(index, text, finish[index]) | extras[index]
             for index, text in enumerate(texts)
         ]
-        tally = {"usage": self._tally.usage(), "metrics": self._tally.metrics()}
-        return self._envelope.wrap(choices, chunk=False) | tally
+        whole = self._envelope.wrap(choices, chunk=False)
+        self._add_prompt_logprobs(whole)
+        return whole | {"usage": self._tally.usage(), "metrics": self._tally.metrics()}
 
     async def stream(self) -> AsyncIterator[bytes]:
         """Yield the events of a stream; an error after the first is an event, and the last."""
@@ -118,12 +122,9 @@ class _Answer:
         try:
             async for news in self._generation:
                 for delta in news:
-                    self._tally.add(delta)
-                    extra = self._extra(delta)
-                    if delta.text or delta.finish or any(extra.values()):
-                        part = self._envelope.part(
-                            delta.index, delta.text, delta.finish, first=False
-                        )
+                    text, extra = self._take(delta)
+                    if text or delta.finish or any(extra.values()):
+                        part = self._envelope.part(delta.index, text, delta.finish, first=False)
                         yield self._chunk([part | extra])
         except ApiError as error:
             yield _event(error.body())
@@ -131,6 +132,44 @@ class _Answer:
         if self._usage:
             yield self._chunk([], usage=self._tally.usage(), metrics=self._tally.metrics())
         yield b"data: [DONE]\n\n"
+
+    def _take(self, delta: Delta) -> tuple[str, dict[str, Any]]:
+        """Return the text that is new in a choice, and what it says of the new tokens.
+
+        The first news of a choice begin with its prompt, if the client asked.
+        """
+        self._tally.add(delta)
+        number = delta.index // self._given.n
+        if delta.prompt_logprobs is not None:
+            self._read[number] = delta.prompt_logprobs
+        text, extra, echoes = delta.text, {}, self._prepared.echoes
+        if echoes is not None and delta.index not in self._begun:
+            self._begun.add(delta.index)
+            text = echoes[number].text + text
+            if self._logprobs is not None:
+                # The engine reads a prompt before it generates for any of its samples.
+                of_prompt = self._prepared.prompts[number], self._read[number]
+                writer = self._logprobs[delta.index]
+                extra["logprobs"] = writer.describe_prompt(*of_prompt, echoes[number].offsets)
+        _extend(extra, self._extra(delta))
+        return text, extra
+
+    def _make_logprobs(self, index: int) -> ChatLogprobs | TextLogprobs:
+        if self._envelope.chat:
+            return ChatLogprobs(self._texts)
+        number, echoes = index // self._given.n, self._prepared.echoes
+        begin = 0 if echoes is None else len(echoes[number].text)
+        return TextLogprobs(self._texts, self._prepared.prompts[number], begin)
+
+    def _add_prompt_logprobs(self, whole: dict[str, Any]) -> None:
+        """Add what vLLM's `prompt_logprobs` asks for: to a chat, or else to each choice."""
+        if (count := self._given.prompt_logprobs) is None:
+            return
+        for index, choice in enumerate(whole["choices"]):
+            number = index // self._given.n
+            of_prompt = self._prepared.prompts[number], self._read[number]
+            place = whole if self._envelope.chat else choice
+            place["prompt_logprobs"] = describe_prompt(self._texts, *of_prompt, count)
 
     def _extra(self, delta: Delta) -> dict[str, Any]:
         """Return what a choice says of its new tokens, if the client asked."""

@@ -39,6 +39,7 @@ class Delta:
       drafts, draft_tokens: drafts that these verified, and the tokens of those.
       trees: rounds to draw, each with the tokens of the choice before it.
       logprobs: of the tokens, if the request asks for them.
+      prompt_logprobs: of the prompt's tokens but the first, if they are new.
       finish: why the choice ended, `stop` or `length`; None while it runs, and if it failed.
     """
 
@@ -52,6 +53,7 @@ class Delta:
     trees: list[tuple[int, TracedRound]] = dataclasses.field(default_factory=list)
     finish: str | None = None
     logprobs: list[TokenLogprob] = dataclasses.field(default_factory=list)
+    prompt_logprobs: tuple[TokenLogprob, ...] | None = None
 
     def merge(self, update: Update, before: int) -> None:
         """Add an update, which `before` tokens of the choice precede."""
@@ -63,6 +65,8 @@ class Delta:
         self.drafts += int(update.drafts)
         self.draft_tokens += int(update.draft_tokens)
         self.logprobs += update.logprobs
+        if update.prompt_logprobs is not None:
+            self.prompt_logprobs = update.prompt_logprobs
         if update.tree is not None:
             self.trees = [*self.trees, (before, update.tree)][-MOST_TREES:]
         self.finish = None if update.finish in _FAILURES else update.finish

@@ -19,6 +19,7 @@ from jaxspec.serve.http.driver import describe
 from jaxspec.serve.http.errors import ApiError
 from jaxspec.serve.http.event_stream import ABORT
 from jaxspec.serve.http.metrics import Metrics
+from jaxspec.serve.http.openapi import needs_key
 from jaxspec.serve.http.settings import HttpSettings
 
 log = logging.getLogger("jaxspec.serve")
@@ -58,7 +59,7 @@ class Guard:
                 "This server has another name: use its address, or start it with --allow-host."
             )
             return ApiError(400, message, "unknown_host")
-        if self._key is None or not _is_api(scope):
+        if self._key is None or not needs_key(scope["path"]):
             return None
         kind, _, given = _read_header(scope, b"authorization").partition(b" ")
         if kind.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._key):
@@ -70,7 +71,7 @@ class Guard:
         route = getattr(scope.get("route"), "path", "other")
         self._metrics.answers.labels(route, str(exchange.status)).inc()
         milliseconds = 1e3 * (time.monotonic() - exchange.began)
-        if _is_api(scope):  # not every probe and scrape
+        if needs_key(scope["path"]):  # not every probe and scrape
             log.info("%s %s %d %.0f ms", exchange.id, route, exchange.status, milliseconds)
 
 
@@ -118,11 +119,6 @@ class _Exchange:
         log.error("%s failed: %s", self.id, describe(error))
         if not self._complete:
             self._scope["state"].get(ABORT, lambda: None)()
-
-
-def _is_api(scope: Scope) -> bool:
-    """Whether a request asks for the model, and not for a page or a figure."""
-    return scope["path"].startswith("/v1")
 
 
 def _read_host(scope: Scope) -> str | None:

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from jaxspec.engine.detokenize import Decode, Detokenizer, continue_after
+from jaxspec.engine.detokenize import Detokenizer, continue_after
 from jaxspec.serve.http.generation import Delta
 from jaxspec.serve.requests import TokenLogprob
 
 _LEAST = -9999.0  # what OpenAI writes for a token that cannot occur; JSON has no infinity
 
 
+class Decoder(Protocol):
+    """What decodes tokens, see `jaxspec.io.tokenizer.Tokenizer`."""
+
+    def decode(self, ids: Any, special: bool = False) -> str: ...
+
+
 class TokenTexts:
-    """Texts of single tokens, each decoded once.
+    """Texts of single tokens, each decoded once. Special tokens are written out, as elsewhere."""
 
-    Attributes:
-      decode: turns token ids into text; the text of all is "" without a tokenizer.
-    """
-
-    def __init__(self, decode: Decode | None):
-        """Make it; without `decode` the text of token 5 is `token_id:5`, as in vLLM."""
-        self.decode: Decode = decode or (lambda ids: "")
-        self._readable = decode is not None
+    def __init__(self, tokenizer: Decoder | None):
+        """Make it; without a tokenizer the text of token 5 is `token_id:5`, as in vLLM."""
+        self._tokenizer = tokenizer
         self._known: dict[int, str] = {}
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of several tokens without special ones, "" without a tokenizer."""
+        return "" if self._tokenizer is None else self._tokenizer.decode(ids)
 
     def __getitem__(self, id: int) -> str:
         if id not in self._known:
@@ -31,15 +37,16 @@ class TokenTexts:
         return self._known[id]
 
     def _read(self, id: int) -> str:
-        if not self._readable:
+        if self._tokenizer is None:
             return f"token_id:{id}"
         # Some tokenizers drop the space before the first word of a text, so take a second one.
-        return continue_after(self.decode, [id])([id])
+        decode = functools.partial(self._tokenizer.decode, special=True)
+        return continue_after(decode, [id])([id])
 
     def bytes(self, id: int) -> list[int] | None:
         """Return a token's bytes in UTF-8; None if it ends within a character, or has no text."""
         text = self[id]
-        known = self._readable and text and "\N{REPLACEMENT CHARACTER}" not in text
+        known = self._tokenizer is not None and text and "\N{REPLACEMENT CHARACTER}" not in text
         return list(text.encode()) if known else None
 
 
@@ -69,31 +76,75 @@ class ChatLogprobs:
 class TextLogprobs:
     """Writes the `logprobs` of a choice of /v1/completions."""
 
-    def __init__(self, texts: TokenTexts, prompt: Sequence[int]):
-        self._texts = texts
+    def __init__(self, texts: TokenTexts, prompt: Sequence[int] = (), begin: int = 0):
+        """Make it.
+
+        Args:
+          prompt: token ids that the answer continues.
+          begin: characters of the prompt that the answer begins with.
+        """
+        self._texts, self._begin = texts, begin
         self._text = Detokenizer(continue_after(texts.decode, prompt))
 
     def describe(self, delta: Delta) -> dict[str, Any]:
-        """Describe the new tokens; the drawn token is among the alternatives, as with OpenAI."""
-        offsets, top = [], []
-        for id, found in zip(delta.tokens, delta.logprobs, strict=True):
-            offsets.append(self._text.length)
+        """Describe the new tokens."""
+        offsets = []
+        for id in delta.tokens:
+            offsets.append(self._begin + self._text.length)
             self._text.add([id])
-            likely: dict[str, float] = {}
-            for one, logprob in (*found.top, (id, found.logprob)):
-                # Of tokens with the same text, such as parts of characters, the likeliest counts.
-                likely.setdefault(self._texts[one], max(logprob, _LEAST))
-            top.append(likely)
+        return self._join(delta.tokens, delta.logprobs, offsets)
+
+    def describe_prompt(
+        self, ids: Sequence[int], found: Sequence[TokenLogprob], offsets: list[int]
+    ) -> dict[str, Any]:
+        """Describe a prompt; what precedes its first token says nothing of it.
+
+        Args:
+          ids: all of its tokens.
+          found: of all tokens but the first.
+          offsets: where the text of each begins.
+        """
+        return self._join(ids, [None, *found], list(offsets))
+
+    def _join(
+        self, ids: Sequence[int], found: Sequence[TokenLogprob | None], offsets: list[int]
+    ) -> dict[str, Any]:
+        pairs = list(zip(ids, found, strict=True))
         return {
-            "tokens": [self._texts[id] for id in delta.tokens],
-            "token_logprobs": [max(one.logprob, _LEAST) for one in delta.logprobs],
-            "top_logprobs": top,
+            "tokens": [self._texts[id] for id in ids],
+            "token_logprobs": [None if one is None else max(one.logprob, _LEAST) for one in found],
+            "top_logprobs": [
+                None if one is None else self._list_likely(id, one) for id, one in pairs
+            ],
             "text_offset": offsets,
         }
 
+    def _list_likely(self, id: int, found: TokenLogprob) -> dict[str, float]:
+        """List the alternatives by their texts; the token itself is among them, as with OpenAI."""
+        likely: dict[str, float] = {}
+        for one, logprob in (*found.top, (id, found.logprob)):
+            # Of tokens with the same text, such as parts of characters, the likeliest counts.
+            likely.setdefault(self._texts[one], max(logprob, _LEAST))
+        return likely
 
-def make_logprobs(
-    texts: TokenTexts, chat: bool, prompt: Sequence[int] = ()
-) -> ChatLogprobs | TextLogprobs:
-    """Make what writes the log-probabilities of a choice, the answer to a prompt of token ids."""
-    return ChatLogprobs(texts) if chat else TextLogprobs(texts, prompt)
+
+def describe_prompt(
+    texts: TokenTexts, ids: Sequence[int], found: Sequence[TokenLogprob], count: int
+) -> list[dict[str, Any] | None]:
+    """Describe the tokens of a prompt as vLLM does: each by the ids of itself and its alternatives.
+
+    Args:
+      ids: all of its tokens.
+      found: of all tokens but the first.
+      count: alternatives of each token.
+    """
+    described: list[dict[str, Any] | None] = [None]
+    for id, one in zip(ids[1:], found, strict=True):
+        ranked = [(id, one.logprob, one.rank)]
+        ranked += [(other, value, place) for place, (other, value) in enumerate(one.top[:count], 1)]
+        entries: dict[str, Any] = {}
+        for other, logprob, rank in ranked:
+            entry = {"logprob": max(logprob, _LEAST), "rank": rank}
+            entries.setdefault(str(other), entry | {"decoded_token": texts[other]})
+        described.append(entries)
+    return described

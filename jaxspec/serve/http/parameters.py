@@ -5,46 +5,45 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, field_validator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    FailFast,
+    Field,
+    GetJsonSchemaHandler,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from jaxspec.serve.bias import BIASES, LARGEST
-from jaxspec.serve.http.unsupported import drop_what_asks_for_nothing
+from jaxspec.serve.http.bodies import (
+    BIASED,
+    CONDITIONS,
+    MOST_STOP_LENGTH,
+    MOST_STOPS,
+    PROMPT,
+    STOPS,
+    Closed,
+    Messages,
+)
+from jaxspec.serve.http.unsupported import (
+    CALLED,
+    UNSUPPORTED,
+    asks_for_nothing,
+    drop_what_asks_for_nothing,
+    refuse,
+)
+from jaxspec.serve.logprobs import MOST
 
-MOST_STOPS = 4  # OpenAI's limit
-MOST_STOP_LENGTH = 1000  # the engine compares each beginning of a stop with the end of a text
 MOST_SAMPLES = 128  # OpenAI's limit of n
 MOST_CHAT_LOGPROBS, MOST_TEXT_LOGPROBS = 20, 5  # OpenAI's limits of alternatives to a token
+MOST_LABELS = 16  # OpenAI's limit of the keys of `metadata`
 
 Ids: TypeAlias = list[int]
 _Bias = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 
 
-class _Closed(BaseModel):
-    """A JSON object without other keys, whose values have exactly the types that are written.
-
-    A null is the same as an absent key.
-    Validation ends at the first mistake: a list of a million mistakes would take seconds, in which
-    no stream goes on.
-    """
-
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unknown(cls, body: Any) -> Any:
-        if not isinstance(body, dict):
-            return body
-        kept = {name: value for name, value in body.items() if value is not None}
-        for name in kept:
-            if name not in cls.model_fields:
-                shown = name[:100].encode(errors="replace").decode()  # half surrogate pairs too
-                message = "Unknown parameter: '{param}'."
-                raise PydanticCustomError("unknown_parameter", message, {"param": shown})
-        return kept
-
-
-class StreamOptions(_Closed):
+class StreamOptions(Closed):
     """Options of a stream.
 
     Attributes:
@@ -64,7 +63,7 @@ class StreamOptions(_Closed):
         return value
 
 
-class Parameters(_Closed):
+class Parameters(Closed):
     """Parameters that both endpoints take.
 
     Attributes:
@@ -72,7 +71,11 @@ class Parameters(_Closed):
       seed: of sampling; with the same seed and prompt the text is the same under any load. None: a
         seed that no other request has.
       logit_bias: what to add to the logits of tokens, by their ids.
-      user: a label, which is neither used nor kept.
+      user, safety_identifier, metadata: labels, which are neither used nor kept.
+      store: whether OpenAI may keep the answer; nothing is kept here in any case.
+      prompt_cache_key: which requests begin alike; the server finds out itself.
+      prompt_logprobs: give the log-probability of each token of the prompt, and of so many others at
+        its place, as in vLLM.
       return_token_ids: give the ids of the new tokens beside their text.
       method: drafter of this request, one of the server's; `ar` decodes without one. The text is the
         same.
@@ -88,11 +91,16 @@ class Parameters(_Closed):
     top_k: Annotated[int, Field(ge=-1)] = 0
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    stop: tuple[str, ...] = ()
+    stop: Annotated[tuple[str, ...], WithJsonSchema(STOPS)] = ()
     stop_token_ids: Annotated[tuple[int, ...], FailFast()] = ()
-    logit_bias: dict[str, _Bias] = {}
+    logit_bias: Annotated[dict[str, _Bias], WithJsonSchema(BIASED)] = {}
     n: Annotated[int, Field(ge=1, le=MOST_SAMPLES)] = 1
     user: str | None = None
+    safety_identifier: str | None = None
+    metadata: Annotated[dict[str, str], Field(max_length=MOST_LABELS)] = {}
+    store: bool = False
+    prompt_cache_key: str | None = None
+    prompt_logprobs: Annotated[int, Field(ge=0, le=MOST)] | None = None
     ignore_eos: bool = False
     min_tokens: Annotated[int, Field(ge=0)] = 0
     return_token_ids: bool = False
@@ -102,7 +110,25 @@ class Parameters(_Closed):
     @model_validator(mode="before")
     @classmethod
     def _drop_what_asks_for_nothing(cls, body: Any) -> Any:
-        return drop_what_asks_for_nothing(body) if isinstance(body, dict) else body
+        if not isinstance(body, dict):
+            return body
+        return drop_what_asks_for_nothing(body, cls.model_fields)
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """Add what may be said without asking for anything."""
+        schema = super().__get_pydantic_json_schema__(core, handler)
+        for name, (why, neutral) in UNSUPPORTED.items():
+            passes = {"enum": [*neutral, None]}
+            if name in CALLED.values():  # but see the conditions
+                passes = {"type": ["array", "null"], "items": {"type": "object"}}
+            note = {"description": f"Not supported: {why}."}
+            schema["properties"].setdefault(name, passes | note)
+        names = schema["properties"].keys()
+        schema["allOf"] = [one for one in CONDITIONS if one["if"]["properties"].keys() <= names]
+        return schema
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -121,6 +147,13 @@ class Parameters(_Closed):
     def _count_biased(cls, value: Any) -> Any:
         if isinstance(value, dict) and len(value) > BIASES:
             raise ValueError(f"give at most {BIASES} token ids")
+        return value
+
+    @field_validator("metadata", mode="before")
+    @classmethod
+    def _count_labels(cls, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > MOST_LABELS:
+            raise ValueError(f"give at most {MOST_LABELS} labels")
         return value
 
     @field_validator("logit_bias")
@@ -144,6 +177,12 @@ class Parameters(_Closed):
                 "'{param}' is only allowed with 'stream': true.",
                 {"param": "stream_options"},
             )
+        if self.prompt_logprobs is not None and self.stream:
+            raise PydanticCustomError(
+                "unsupported_parameter",
+                "'{param}' is only allowed without 'stream': true.",
+                {"param": "prompt_logprobs"},
+            )
         return self
 
 
@@ -154,11 +193,13 @@ class ChatParameters(Parameters):
       messages: with `role` and `content`, which is a string or a list of text parts.
       max_completion_tokens: OpenAI's new name of max_tokens.
       chat_template_kwargs: variables of the model's chat template, such as enable_thinking.
+      reasoning_effort: `none` sets the variable enable_thinking to false.
       logprobs: give the log-probability of each token, and of the `top_logprobs` likeliest ones at
         its place.
     """
 
-    messages: Annotated[list[dict[str, Any]], Field(min_length=1), FailFast()]
+    messages: Messages
+    reasoning_effort: Annotated[str | None, WithJsonSchema({"enum": ["none", None]})] = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     chat_template_kwargs: dict[str, Any] = {}
     logprobs: bool = False
@@ -168,6 +209,24 @@ class ChatParameters(Parameters):
     def alternatives(self) -> int | None:
         """Alternatives of each token to list with log-probabilities; None for none of either."""
         return self.top_logprobs if self.logprobs else None
+
+    @property
+    def prompt_alternatives(self) -> int | None:
+        """The same for each token of the prompt."""
+        return self.prompt_logprobs
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """Variables of the chat template."""
+        quick = {"enable_thinking": False} if self.reasoning_effort is not None else {}
+        return quick | self.chat_template_kwargs
+
+    @model_validator(mode="after")
+    def _check_effort(self) -> ChatParameters:
+        value = self.reasoning_effort
+        if value is not None and not asks_for_nothing("reasoning_effort", value):
+            refuse("reasoning_effort")
+        return self
 
     @property
     def choices(self) -> int:
@@ -190,16 +249,28 @@ class TextParameters(Parameters):
 
     Attributes:
       prompt: a string, token ids, or a list of one of them.
+      max_tokens: 0 to read the prompt alone.
+      echo: begin with the prompt, and with its log-probabilities if there are any.
       logprobs: give the log-probability of each token, and of so many alternatives.
     """
 
-    prompt: Any
+    prompt: Annotated[Any, WithJsonSchema(PROMPT)]
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    echo: bool = False
     logprobs: Annotated[int, Field(ge=0, le=MOST_TEXT_LOGPROBS)] | None = None
 
     @property
     def alternatives(self) -> int | None:
         """Alternatives of each token to list with log-probabilities; None for none of either."""
         return self.logprobs
+
+    @property
+    def prompt_alternatives(self) -> int | None:
+        """The same for each token of the prompt."""
+        asked = [self.prompt_logprobs, self.logprobs if self.echo else None]
+        # The engine generates nothing only for those who ask about their prompts.
+        asked += [0 if self.max_tokens == 0 else None]
+        return max((one for one in asked if one is not None), default=None)
 
     @property
     def choices(self) -> int:

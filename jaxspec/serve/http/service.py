@@ -29,7 +29,7 @@ class Service:
 
     def __init__(self, engine: Engine, tokenizer: Tokens | None, settings: HttpSettings):
         self.settings, self.tokenizer, self.draining = settings, tokenizer, False
-        self.texts = TokenTexts(tokenizer.decode if tokenizer is not None else None)
+        self.texts = TokenTexts(tokenizer)
         self.metrics = Metrics(settings.metrics_prefix)
         self.metrics.add_engine(engine)
         self.translator = Translator(tokenizer, settings.room, settings.request_timeout)

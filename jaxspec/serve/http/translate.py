@@ -6,17 +6,20 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from jaxspec.io.messages import read_messages
 from jaxspec.serve.http.errors import ApiError
 from jaxspec.serve.http.parameters import Body, ChatParameters, TextParameters
+from jaxspec.serve.http.prompts import Echo, echo_prompt
 from jaxspec.serve.requests import ServeRequest
 
 MOST_WAITING = 64  # prompts that wait to be encoded; a flood of long ones must not fill the memory
 DEFAULT_TEXT_TOKENS = 16  # of /v1/completions, as OpenAI's
 # Characters of a token; the longest of published vocabularies are runs of about 128 spaces.
 LONGEST_TOKEN = 256
+
+T = TypeVar("T")
 
 # What the server itself passes to the template; `chat_template` would replace the model's own.
 _RESERVED = {
@@ -44,9 +47,11 @@ class Tokens(Protocol):
 
     @property
     def has_chat_template(self) -> bool: ...
-    def encode(self, text: str) -> list[int]: ...
+    def __len__(self) -> int: ...
+    def encode(self, text: str, special: bool = True) -> list[int]: ...
+    def list_names(self, ids: Any) -> list[str]: ...
     def chat(self, messages: list[dict[str, Any]], **variables: Any) -> list[int]: ...
-    def decode(self, ids: Any) -> str: ...
+    def decode(self, ids: Any, special: bool = False) -> str: ...
 
 
 class Prepared(NamedTuple):
@@ -54,11 +59,18 @@ class Prepared(NamedTuple):
 
     Attributes:
       requests: the n samples of the first prompt, then those of the second, …
-      prompt_tokens: of all prompts; a prompt counts once, however many samples it has.
+      prompts: token ids of each prompt.
+      echoes: what the answer repeats of each prompt, if it does.
     """
 
     requests: list[ServeRequest]
-    prompt_tokens: int
+    prompts: list[list[int]]
+    echoes: list[Echo] | None = None
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of all prompts; a prompt counts once, however many samples it has."""
+        return sum(map(len, self.prompts))
 
 
 class Translator:
@@ -81,36 +93,87 @@ class Translator:
 
     async def prepare_chat(self, parameters: ChatParameters) -> Prepared:
         """Put the messages into the model's template."""
-        tokenizer, template = self._tokenizer, parameters.chat_template_kwargs
-        if tokenizer is None or not tokenizer.has_chat_template:
-            message = "This model has no chat template: use /v1/completions."
-            raise ApiError(400, message, "no_chat_template", "messages")
-        if wrong := _RESERVED & set(template):
-            message = f"chat_template_kwargs must not set {', '.join(sorted(wrong))}."
-            raise ApiError(400, message, "invalid_value", "chat_template_kwargs")
         asked = parameters.max_completion_tokens
         if asked is not None and parameters.max_tokens not in (None, asked):
             message = "max_tokens and max_completion_tokens differ: give one of them."
             raise ApiError(400, message, "invalid_value", "max_tokens")
-        messages = _read(parameters.messages)
-        self._check_length(sum(map(_count_characters, messages)), "messages")
-        ids = await self._run(lambda: tokenizer.chat(messages, **template), "messages")
-        return self._requests(parameters, [ids], asked or parameters.max_tokens)
+        ids = await self.encode_chat(parameters.messages, parameters.variables)
+        return self._prepare(parameters, [ids], asked or parameters.max_tokens)
 
     async def prepare_text(self, parameters: TextParameters) -> Prepared:
         """Encode the prompts."""
-        prompts = [
-            await self._encode(one) if isinstance(one, str) else one for one in parameters.prompts
-        ]
-        return self._requests(parameters, prompts, parameters.max_tokens or DEFAULT_TEXT_TOKENS)
+        given = parameters.prompts
+        prompts = [await self.encode(one) if isinstance(one, str) else one for one in given]
+        limit = parameters.max_tokens
+        limit = DEFAULT_TEXT_TOKENS if limit is None else limit
+        prepared = self._prepare(parameters, prompts, limit)
+        if not parameters.echo:
+            return prepared
+        echoes = []
+        for text, ids in zip(given, prompts, strict=True):
+            args = self._tokenizer, ids, text if isinstance(text, str) else None
+            echoes.append(await self._run(echo_prompt, *args, param="prompt"))
+        return prepared._replace(echoes=echoes)
 
-    async def _encode(self, text: str) -> list[int]:
-        tokenizer = self._tokenizer
-        if tokenizer is None:
-            message = "This model has no tokenizer: give the prompt as token ids."
-            raise ApiError(400, message, "no_tokenizer", "prompt")
+    async def encode(self, text: str, special: bool = True) -> list[int]:
+        """Encode a text.
+
+        Args:
+          special: with the special tokens that the model expects before it.
+
+        Raises:
+          ApiError: there is no tokenizer, or the text is far too long.
+        """
+        tokenizer = self.require_tokenizer("prompt")
         self._check_length(len(text), "prompt")
-        return await self._run(lambda: tokenizer.encode(text), "prompt")
+        return await self._run(tokenizer.encode, text, special, param="prompt")
+
+    async def encode_chat(
+        self, messages: list[dict[str, Any]], variables: dict[str, Any], answer: bool = True
+    ) -> list[int]:
+        """Put messages into the model's template.
+
+        Args:
+          variables: of the template.
+          answer: end with what begins an answer.
+
+        Raises:
+          ApiError: there is no template, or it cannot read the messages.
+        """
+        tokenizer = self._tokenizer
+        if tokenizer is None or not tokenizer.has_chat_template:
+            message = "This model has no chat template: use /v1/completions."
+            raise ApiError(400, message, "no_chat_template", "messages")
+        if wrong := _RESERVED & set(variables):
+            message = f"chat_template_kwargs must not set {', '.join(sorted(wrong))}."
+            raise ApiError(400, message, "invalid_value", "chat_template_kwargs")
+        given = _read(messages)
+        self._check_length(sum(map(_count_characters, given)), "messages")
+        options = variables if answer else variables | {"add_generation_prompt": False}
+        return await self._run(lambda: tokenizer.chat(given, **options), param="messages")
+
+    async def decode(self, ids: list[int]) -> str:
+        """Decode token ids, special ones included.
+
+        Raises:
+          ApiError: there is no tokenizer, or it has no such token.
+        """
+        tokenizer = self.require_tokenizer("tokens")
+        if wrong := [id for id in ids if id >= len(tokenizer)]:
+            message = f"Token id {wrong[0]} is none of the {len(tokenizer)} of this tokenizer."
+            raise ApiError(400, message, "invalid_value", "tokens")
+        return await self._run(tokenizer.decode, ids, True, param="tokens")
+
+    def require_tokenizer(self, param: str) -> Tokens:
+        """Return the model's tokenizer.
+
+        Raises:
+          ApiError: it has none.
+        """
+        if self._tokenizer is None:
+            message = "This model has no tokenizer: give and take token ids."
+            raise ApiError(400, message, "no_tokenizer", param)
+        return self._tokenizer
 
     def _check_length(self, characters: int, param: str) -> None:
         """Refuse a text that is far too long before others wait seconds for its tokens."""
@@ -121,15 +184,15 @@ class Translator:
             )
             raise ApiError(400, message, "context_length_exceeded", param)
 
-    async def _run(self, encode: Callable[[], list[int]], param: str) -> list[int]:
-        """Encode in the tokenizer's thread; what it cannot read is the client's mistake."""
+    async def _run(self, work: Callable[..., T], *args: Any, param: str) -> T:
+        """Work in the tokenizer's thread; what it cannot read is the client's mistake."""
         if self._waiting >= MOST_WAITING:
             message = "Too many prompts wait to be encoded. Try again later."
             raise ApiError(429, message, "queue_full", retry_after=1)
         loop = asyncio.get_running_loop()
         self._waiting += 1
         try:
-            return await loop.run_in_executor(self._thread, encode)
+            return await loop.run_in_executor(self._thread, work, *args)
         except Exception as error:  # templates raise anything; their messages are for their users
             reason = (str(error).strip().splitlines() or [""])[0] or type(error).__name__
             message = f"The prompt cannot be encoded: {reason}"
@@ -137,28 +200,30 @@ class Translator:
         finally:
             self._waiting -= 1
 
-    def _requests(self, parameters: Body, prompts: list[list[int]], limit: int | None) -> Prepared:
+    def _prepare(self, parameters: Body, prompts: list[list[int]], limit: int | None) -> Prepared:
         seed = parameters.seed if parameters.seed is not None else secrets.randbits(62)
         requests = [
             self._request(parameters, tuple(ids), limit, seed, sequence)
             for ids in prompts
             for sequence in range(parameters.n)
         ]
-        return Prepared(requests, sum(map(len, prompts)))
+        return Prepared(requests, prompts)
 
     def _request(
         self, given: Body, ids: tuple[int, ...], limit: int | None, seed: int, sequence: int
     ) -> ServeRequest:
-        left = self._room - len(ids)
-        if left < (limit or 1):
+        left, least = self._room - len(ids), 1 if limit is None else limit
+        if left < least:
             message = (
                 f"This server holds {self._room} tokens of a prompt and its answer. You asked for "
-                f"{len(ids)} in the prompt and {limit or 1} in the answer: shorten one of them."
+                f"{len(ids)} in the prompt and {least} in the answer: shorten one of them."
             )
             raise ApiError(400, message, "context_length_exceeded", "max_tokens" if limit else None)
+        # The samples of a prompt share what the first one reads of it.
+        reads = sequence == 0 or limit == 0
         return ServeRequest(
             tokens=ids,
-            max_new_tokens=limit or left,
+            max_new_tokens=left if limit is None else limit,
             temperature=given.temperature,
             top_k=given.top_k if given.top_k > 0 else None,
             top_p=given.top_p if given.top_p < 1 else None,
@@ -173,6 +238,7 @@ class Translator:
             trace=given.trace,
             logit_bias=tuple((int(id), bias) for id, bias in given.logit_bias.items()),
             logprobs=given.alternatives,
+            prompt_logprobs=given.prompt_alternatives if reads else None,
         )
 
 

@@ -27,6 +27,6 @@ def add_page(app: FastAPI) -> None:
 
 
 def _add_file(app: FastAPI, path: str, content: bytes, kind: str) -> None:
-    @app.get(path)
+    @app.get(path, include_in_schema=False)
     async def send() -> Response:
         return Response(content, media_type=kind, headers=_HEADERS)

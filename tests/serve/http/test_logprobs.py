@@ -1,17 +1,18 @@
 """Log-probabilities in OpenAI's shapes, with the official client and a fake engine."""
 
 import pytest
-from fake_engine import ByteTokenizer, expected_tokens, rank
+from fake_engine import EOS, ByteTokenizer, expected_tokens, rank
 
 from jaxspec.serve.requests import ServeRequest, TokenLogprob
 
 openai = pytest.importorskip("openai")
 http_server = pytest.importorskip("http_server")
 logprobs = pytest.importorskip("jaxspec.serve.http.logprobs")
+prompts = pytest.importorskip("jaxspec.serve.http.prompts")
 generation = pytest.importorskip("jaxspec.serve.http.generation")
 
+BYTES = ByteTokenizer()
 MESSAGES = [{"role": "user", "content": "Hi"}]
-DECODE = ByteTokenizer().decode
 EURO = list("€".encode())  # three bytes, so three tokens
 
 
@@ -90,10 +91,12 @@ def test_samples_have_their_own(client):
         assert "".join(letters) == "".join(c for c in choice.text if c.isascii())
 
 
-def describe(tokens, top, chat=True, decode=DECODE, prompt=()):
+def describe(tokens, top, chat=True, tokenizer=BYTES, prompt=()):
     ranks = [TokenLogprob(-1.0, top, 2)] * len(tokens)
     delta = generation.Delta(0, tokens=list(tokens), logprobs=ranks)
-    return logprobs.make_logprobs(logprobs.TokenTexts(decode), chat, prompt).describe(delta)
+    texts = logprobs.TokenTexts(tokenizer)
+    write = logprobs.ChatLogprobs(texts) if chat else logprobs.TextLogprobs(texts, prompt)
+    return write.describe(delta)
 
 
 def test_impossible_tokens_can_be_written_as_json():
@@ -115,18 +118,136 @@ def test_words_keep_their_space():
     """A tokenizer may drop the space before the first word of a text."""
     words = {1: " the", 2: " cat"}
 
-    def decode(ids):
-        return "".join(words[id] for id in ids).removeprefix(" ")
+    class Words:
+        def decode(self, ids, special=False):
+            return "".join(words[id] for id in ids).removeprefix(" ")
 
     for prompt, offsets in {(): [0, 3], (2,): [0, 4]}.items():
-        found = describe([1, 2], (), chat=False, decode=decode, prompt=prompt)
+        found = describe([1, 2], (), chat=False, tokenizer=Words(), prompt=prompt)
         assert found["text_offset"] == offsets and found["tokens"] == [" the", " cat"]
-    assert [one["token"] for one in describe([1, 2], (), decode=decode)["content"]] == [
-        " the",
-        " cat",
-    ]
+    found = describe([1, 2], (), tokenizer=Words())["content"]
+    assert [one["token"] for one in found] == [" the", " cat"]
+
+
+def test_special_tokens_have_a_text_where_they_are_named():
+    """The text of the answer is without them."""
+    found = describe([97, EOS, 98], (), chat=False)
+    assert found["tokens"] == ["a", "<eos>", "b"] and found["text_offset"] == [0, 1, 1]
 
 
 def test_a_model_without_a_tokenizer():
-    entry = describe([7], (), decode=None)["content"][0]
+    entry = describe([7], (), tokenizer=None)["content"][0]
     assert entry["token"] == "token_id:7" and entry["bytes"] is None
+
+
+def expect_prompt(ids, count):
+    """What the fake engine says of a prompt, in the shape of completions."""
+    own = [rank(token, count) for token in ids[1:]]
+    texts = [ByteTokenizer().decode([id], special=True) for id in ids]
+    top = []
+    for text, one in zip(texts[1:], own, strict=True):
+        likely = {}
+        for other, logprob in ((ByteTokenizer().decode([id]), value) for id, value in one.top):
+            likely.setdefault(other, logprob)
+        top.append(likely | {text: likely.get(text, one.logprob)})
+    return texts, [None, *(one.logprob for one in own)], [None, *top]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "ids", "text", "offsets"),
+    [
+        ("some", [*b"some"], "some", [0, 1, 2, 3]),
+        ("h€i", [*"h€i".encode()], "h€i", [0, 1, 1, 1, 2]),
+        ([104, 105], [104, 105], "hi", [0, 1]),
+        ([104, EOS, 105], [104, EOS, 105], "h<eos>i", [0, 1, 6]),
+        ([104], [104], "h", [0]),
+    ],
+)
+@pytest.mark.parametrize("new", [0, 1, 5])
+def test_an_echo(client, prompt, ids, text, offsets, new):
+    given = {"prompt": prompt, "max_tokens": new, "temperature": 0}
+    alone = client.completions.create(model="fake", logprobs=2, **given).choices[0]
+    whole = client.completions.create(model="fake", echo=True, logprobs=2, **given).choices[0]
+    tokens, values, top = expect_prompt(ids, 2)
+    assert whole.text == text + alone.text and whole.finish_reason == "length"
+    found, later = whole.logprobs, alone.logprobs
+    # Of no tokens there are none.
+    extra = {name: getattr(later, name) if new else [] for name in ("tokens", "token_logprobs")}
+    assert found.tokens == tokens + extra["tokens"]
+    assert found.token_logprobs == values + extra["token_logprobs"]
+    assert found.top_logprobs == top + (later.top_logprobs if new else [])
+    moved = [len(text) + offset for offset in later.text_offset] if new else []
+    assert found.text_offset == offsets + moved
+    said = client.completions.create(model="fake", echo=True, **given).choices[0]
+    assert said.text == whole.text and said.logprobs is None
+
+
+def test_echoes_of_several_prompts_and_samples(client):
+    given = {"prompt": ["ab", "€"], "n": 2, "max_tokens": 8, "seed": 1}
+    asked = given | {"echo": True, "logprobs": 1}
+    alone = client.completions.create(model="fake", logprobs=1, **given).choices
+    whole = client.completions.create(model="fake", **asked).choices
+    for one, other, prompt in zip(whole, alone, ("ab", "ab", "€", "€"), strict=True):
+        assert one.text == prompt + other.text
+        count = len(prompt.encode())
+        assert one.logprobs.tokens[count:] == other.logprobs.tokens
+        assert one.logprobs.token_logprobs[count:] == other.logprobs.token_logprobs
+        assert one.logprobs.token_logprobs[0] is None and None not in one.logprobs.top_logprobs[1:]
+    streamed = [("", {}) for _ in whole]
+    for chunk in client.completions.create(model="fake", stream=True, **asked):
+        (part,) = chunk.choices
+        text, found = streamed[part.index]
+        for name, value in (part.logprobs.model_dump() if part.logprobs else {}).items():
+            found[name] = found.get(name, []) + value
+        streamed[part.index] = text + part.text, found
+    assert streamed == [(one.text, one.logprobs.model_dump()) for one in whole]
+
+
+def test_only_the_first_sample_reads_a_prompt():
+    with http_server.running() as server:
+        server.post(prompt=["ab", "cd"], n=3, echo=True, logprobs=3, prompt_logprobs=1)
+        assert [one.prompt_logprobs for one in server.engine.seen] == [3, None, None] * 2
+        server.post(prompt="ab", echo=True, prompt_logprobs=0)
+        assert server.engine.seen[-1].prompt_logprobs == 0
+        server.post(prompt="ab", echo=True)
+        assert server.engine.seen[-1].prompt_logprobs is None
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_log_probabilities_of_prompts_as_in_vllm(count):
+    ids = [*b"hae", EOS]
+    with http_server.running() as server:
+        text = server.post(prompt=ids, prompt_logprobs=count, max_tokens=1, n=2).json()
+        chat = server.post(
+            "/v1/chat/completions", messages=MESSAGES, prompt_logprobs=count, max_tokens=1
+        ).json()
+    for choice in text["choices"]:
+        first, *found = choice["prompt_logprobs"]
+        assert first is None and len(found) == 3
+        for id, one in zip(ids[1:], found, strict=True):
+            own = rank(id, count)
+            shown = ByteTokenizer().decode([id], special=True)
+            assert one[str(id)] == {
+                "logprob": own.logprob,
+                "rank": own.rank,
+                "decoded_token": shown,
+            }
+            others = {id for id, _ in own.top} | {id}
+            assert {int(name) for name in one} == others
+        assert choice["logprobs"] is None
+    assert len(chat["prompt_logprobs"]) == len(ByteTokenizer().chat(MESSAGES))
+    assert "prompt_logprobs" not in chat["choices"][0]
+
+
+class Marked(ByteTokenizer):
+    """It begins each text with one special token, and ends it with another."""
+
+    def encode(self, text, special=True):
+        return [EOS, *super().encode(text), EOS] if special else super().encode(text)
+
+
+def test_tokens_that_a_tokenizer_adds_have_no_place_in_an_echo():
+    found = prompts.echo_prompt(Marked(), [EOS, *b"h\xc3\xa9", EOS], "hé")
+    assert found == ("hé", [0, 0, 1, 1, 2])
+    assert prompts.echo_prompt(Marked(), [EOS, 104], None) == ("<eos>h", [0, 5])
+    assert prompts.echo_prompt(None, [1, 2], None) == ("", [0, 0])
