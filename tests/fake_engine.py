@@ -32,6 +32,7 @@ class ByteTokenizer:
     """Tokens are bytes; the chat template writes role and content."""
 
     has_chat_template = True
+    info = {"tokenizer_class": "ByteTokenizer", "eos_token": "<eos>", "chat_template": None}
 
     def __len__(self) -> int:
         return EOS + 1
@@ -39,8 +40,8 @@ class ByteTokenizer:
     def encode(self, text: str, special: bool = True) -> list[int]:
         return list(text.encode())
 
-    def list_names(self, ids: Iterable[int]) -> list[str]:
-        return ["<eos>" if one == EOS else f"0x{one:02X}" for one in ids]
+    def name_token(self, token: int) -> str:
+        return "<eos>" if token == EOS else f"0x{token:02X}"
 
     def chat(self, messages: list[dict[str, Any]], **variables: Any) -> list[int]:
         if variables.get("fail"):

@@ -50,6 +50,15 @@ class Tokenizer:
         return {i: token for token, i in tokens.items() if i not in added}
 
     @property
+    def info(self) -> dict[str, Any]:
+        """Its class, the texts of its special tokens and its chat template; None for what it lacks."""
+        inner = self._inner
+        names = ("bos_token", "eos_token", "pad_token", "unk_token", "chat_template")
+        return {"tokenizer_class": type(inner).__name__} | {
+            name: getattr(inner, name) for name in names
+        }
+
+    @property
     def has_chat_template(self) -> bool:
         """Whether `chat` can be called."""
         return bool(self._inner.chat_template)

@@ -186,3 +186,29 @@ def test_half_surrogate_pairs_can_be_encoded(byte_level, text):
     messages = [[{"role": "user", "content": one, "more": [one]}] for one in (text, expected)]
     asked = [tokenizer.chat(one, variable={"a": text}) for one in messages]
     assert asked[0] == asked[1] and messages[0][0]["content"] == text
+
+
+def test_special_tokens_are_written_out_for_those_who_ask(byte_level, sentencepiece):
+    tokenizer = load_tokenizer(sentencepiece)
+    with_start = tokenizer.encode("a b")
+    assert with_start[1:] == tokenizer.encode("a b", special=False) != with_start
+    assert tokenizer.decode(with_start) == "a b" and "<s>" in tokenizer.decode(with_start, special=True)
+    start, *bytes = tokenizer.encode("世")
+    assert tokenizer.decode([start, *bytes[:-1]], special=True) == "<s>\ufffd"
+    tokenizer = load_tokenizer(byte_level)
+    ids = tokenizer.encode("<s>hé</s>")
+    assert tokenizer.decode(ids) == "hé" and tokenizer.decode(ids, special=True) == "<s>hé</s>"
+
+
+def test_a_chat_without_the_beginning_of_an_answer(byte_level):
+    tokenizer = load_tokenizer(byte_level)
+    messages = [{"role": "user", "content": "Hi"}]
+    bare = tokenizer.chat(messages, add_generation_prompt=False)
+    assert tokenizer.decode(bare, special=True) == "<s>user:Hi</s>"
+    whole = tokenizer.decode(tokenizer.chat(messages), special=True)
+    assert whole == "<s>user:Hi</s><s>assistant:"
+
+
+def test_what_a_tokenizer_says_of_itself(byte_level):
+    info = load_tokenizer(byte_level).info
+    assert (info["eos_token"], info["bos_token"], info["chat_template"]) == ("</s>", None, TEMPLATE)

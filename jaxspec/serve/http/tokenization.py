@@ -1,4 +1,4 @@
-"""/tokenize and /detokenize, in vLLM's form: the token ids of a text or a chat, and their text."""
+"""/tokenize and its like, in vLLM's form: token ids of a text or a chat, their text, the tokenizer."""
 
 from __future__ import annotations
 
@@ -108,9 +108,14 @@ def add_tokenization(app: FastAPI, service: Service) -> None:
             ids = await translator.encode(given.prompt, given.add_special_tokens is not False)
         names = None
         if given.return_token_strs:
-            names = translator.require_tokenizer("prompt").list_names(ids)
+            tokenizer = translator.require_tokenizer("prompt")
+            names = [tokenizer.name_token(id) or "" for id in ids]
         room = service.settings.room
         return TokenizeAnswer(count=len(ids), max_model_len=room, tokens=ids, token_strs=names)
+
+    @app.get("/tokenizer_info", responses=REFUSALS, summary="Special tokens and the chat template")
+    async def info() -> dict[str, Any]:
+        return translator.require_tokenizer("tokens").info
 
     @app.post("/detokenize", responses=REFUSALS, summary="Text of tokens")
     async def detokenize(given: DetokenizeParameters) -> DetokenizeAnswer:

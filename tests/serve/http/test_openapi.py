@@ -113,7 +113,7 @@ def test_the_schema_names_all_statuses_and_no_others(schema):
             assert place.endswith("/ErrorBody")
     assert set(schema["paths"]) == {
         *(CHAT, "/v1/completions", "/v1/models", "/v1/models/{name}"),
-        *("/tokenize", "/detokenize", "/health", "/ready", "/metrics", "/version"),
+        *("/tokenize", "/tokenizer_info", "/detokenize", "/health", "/ready", "/metrics", "/version"),
     }
     assert "HTTPValidationError" not in schema["components"]["schemas"]
 
@@ -162,6 +162,11 @@ def test_the_text_of_tokens(server):
     assert server.post("/detokenize", tokens=ids).json() == {"prompt": "h€"}
     assert server.post("/detokenize", tokens=[104, EOS]).json() == {"prompt": "h<eos>"}
     assert server.post("/detokenize", tokens=[]).json() == {"prompt": ""}
+
+
+def test_the_tokenizer_is_described(server):
+    """lm-eval asks for it, and then needs no tokenizer of its own."""
+    assert server.http.get("/tokenizer_info").json()["eos_token"] == "<eos>"
 
 
 @pytest.mark.parametrize(
@@ -216,3 +221,4 @@ def test_tokens_need_no_engine_but_a_tokenizer():
         server.service.translator._tokenizer = None
         for path, body in (("/tokenize", {"prompt": "x"}), ("/detokenize", {"tokens": [1]})):
             assert server.post(path, **body).json()["error"]["code"] == "no_tokenizer"
+        assert server.http.get("/tokenizer_info").json()["error"]["code"] == "no_tokenizer"
