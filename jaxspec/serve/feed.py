@@ -27,9 +27,7 @@ from jaxspec.serve.slots import (
 )
 
 
-@quick_jit(
-    leave_out=True, static_argnames=("config", "count"), donate_argnames=("state",)
-)
+@quick_jit(leave_out=True, static_argnames=("config", "count"), donate_argnames=("state",))
 def feed(
     params: Params,
     state: SlotsState,

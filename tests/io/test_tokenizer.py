@@ -192,7 +192,9 @@ def test_special_tokens_are_written_out_for_those_who_ask(byte_level, sentencepi
     tokenizer = load_tokenizer(sentencepiece)
     with_start = tokenizer.encode("a b")
     assert with_start[1:] == tokenizer.encode("a b", special=False) != with_start
-    assert tokenizer.decode(with_start) == "a b" and "<s>" in tokenizer.decode(with_start, special=True)
+    assert tokenizer.decode(with_start) == "a b" and "<s>" in tokenizer.decode(
+        with_start, special=True
+    )
     start, *bytes = tokenizer.encode("世")
     assert tokenizer.decode([start, *bytes[:-1]], special=True) == "<s>\ufffd"
     tokenizer = load_tokenizer(byte_level)

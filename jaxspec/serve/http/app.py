@@ -56,7 +56,8 @@ def make_app(service: Service) -> ASGIApp:
     _add_models(app, service)
     add_tokenization(app, service)
     _add_state(app, service)
-    add_schema(app, service.settings)
+    tokenizer = service.tokenizer
+    add_schema(app, service.settings, None if tokenizer is None else len(tokenizer))
     if service.settings.page:
         add_page(app)
     return Guard(app, service.metrics, service.settings)

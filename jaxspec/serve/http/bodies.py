@@ -35,8 +35,8 @@ BIASED = {
 }
 _PART = {
     "type": "object",
-    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-    "required": ["type", "text"],
+    "properties": {"type": {"description": "`text`"}, "text": {"type": "string"}},
+    "required": ["text"],
 }
 _MESSAGE = {
     "type": "object",
@@ -75,7 +75,7 @@ Messages = Annotated[
 class Closed(BaseModel):
     """A JSON object without other keys, whose values have exactly the types that are written.
 
-    A null is the same as an absent key.
+    A null is the same as an absent key, and 5.0 the same as 5.
     Validation ends at the first mistake: a list of a million mistakes would take seconds, in which
     no stream goes on.
     """
@@ -87,7 +87,7 @@ class Closed(BaseModel):
     def _refuse_unknown(cls, body: Any) -> Any:
         if not isinstance(body, dict):
             return body
-        kept = {name: value for name, value in body.items() if value is not None}
+        kept = {name: _to_whole(value) for name, value in body.items() if value is not None}
         for name in kept:
             if name not in cls.model_fields:
                 shown = name[:100].encode(errors="replace").decode()  # half surrogate pairs too
@@ -107,3 +107,12 @@ class Closed(BaseModel):
                 schema["properties"][name] = {"anyOf": [value, nothing]}
         schema["additionalProperties"] = nothing
         return schema
+
+
+def _to_whole(value: Any) -> Any:
+    """Turn whole numbers, and those in lists, into integers: some languages write them as 5.0."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    if isinstance(value, list) and any(isinstance(one, float | list) for one in value):
+        return [_to_whole(one) for one in value]
+    return value

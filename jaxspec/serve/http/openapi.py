@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.metadata
 from typing import Any
 
@@ -10,6 +11,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
 from jaxspec.core.distribution import OURS
+from jaxspec.serve.http.parameters import MOST_SAMPLES
 from jaxspec.serve.http.settings import HttpSettings
 
 
@@ -151,7 +153,9 @@ FAILURES = REFUSALS | list_errors(
     _503="The server warms up, shuts down or is dead.",
     _504="The request took too long.",
 )
-_EVENTS = {"text/event-stream": {"schema": {"type": "string"}}}
+# Bodies with numbers that the server limits.
+BODIES = ("ChatParameters", "TextParameters", "DetokenizeParameters")
+_EVENTS = {"text/event-stream": {"schema": {"description": "Server-sent events."}}}
 
 
 def describe_answer(model: type[_Answer]) -> dict[int | str, dict[str, Any]]:
@@ -159,20 +163,24 @@ def describe_answer(model: type[_Answer]) -> dict[int | str, dict[str, Any]]:
     return FAILURES | {200: {"model": model, "content": _EVENTS}}
 
 
-def add_schema(app: FastAPI, settings: HttpSettings) -> None:
-    """Serve the schema."""
+def add_schema(app: FastAPI, settings: HttpSettings, tokens: int | None) -> None:
+    """Serve the schema.
+
+    Args:
+      tokens: of the tokenizer; None without one.
+    """
 
     def make() -> dict[str, Any]:
         if app.openapi_schema is None:
             version = importlib.metadata.version(OURS)
             schema = get_openapi(title="jaxspec", version=version, routes=app.routes)
-            app.openapi_schema = _correct(schema, settings)
+            app.openapi_schema = _correct(schema, settings, tokens)
         return app.openapi_schema
 
     app.openapi = make
 
 
-def _correct(schema: dict[str, Any], settings: HttpSettings) -> dict[str, Any]:
+def _correct(schema: dict[str, Any], settings: HttpSettings, tokens: int | None) -> dict[str, Any]:
     """Say what depends on the server, and leave out the framework's own errors, which are none here."""
     parts = schema["components"]
     for name in ("HTTPValidationError", "ValidationError"):
@@ -184,12 +192,29 @@ def _correct(schema: dict[str, Any], settings: HttpSettings) -> dict[str, Any]:
                 operation["security"] = [{"key": []}]
     if settings.key is not None:
         parts["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-    for body in ("ChatParameters", "TextParameters"):
-        for name in ("max_tokens", "max_completion_tokens"):
-            for one in parts["schemas"][body]["properties"].get(name, {}).get("anyOf", ()):
-                if one["type"] == "integer":
-                    one["maximum"] = settings.room - 1
+    limits = dict.fromkeys(("max_tokens", "max_completion_tokens"), settings.room - 1)
+    limits["n"] = min(MOST_SAMPLES, settings.most_choices)
+    if tokens is not None:
+        limits |= dict.fromkeys(("prompt", "tokens", "stop_token_ids"), tokens - 1)
+    for body in BODIES:
+        properties = parts["schemas"][body]["properties"]
+        for name in limits.keys() & properties:
+            _limit(properties, name, limits[name])
     return schema
+
+
+def _limit(place: dict[str, Any], name: str, most: int) -> None:
+    """Give all integers in a part of a schema a maximum. Parts are shared, so it is copied."""
+    part = place[name] = copy.deepcopy(place[name])
+
+    def visit(part: dict[str, Any]) -> None:
+        if part.get("type") == "integer":
+            part["maximum"] = most
+        for inner in (part.get("items"), *part.get("anyOf", ())):
+            if inner is not None:
+                visit(inner)
+
+    visit(part)
 
 
 def needs_key(path: str) -> bool:

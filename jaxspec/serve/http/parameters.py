@@ -40,6 +40,9 @@ MOST_CHAT_LOGPROBS, MOST_TEXT_LOGPROBS = 20, 5  # OpenAI's limits of alternative
 MOST_LABELS = 16  # OpenAI's limit of the keys of `metadata`
 
 Ids: TypeAlias = list[int]
+_COUNT = {
+    "anyOf": [{"type": "integer", "minimum": 0, "maximum": MOST_TEXT_LOGPROBS}, {"const": False}]
+}
 _Bias = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 
 
@@ -257,7 +260,9 @@ class TextParameters(Parameters):
     prompt: Annotated[Any, WithJsonSchema(PROMPT)]
     max_tokens: Annotated[int, Field(ge=0)] | None = None
     echo: bool = False
-    logprobs: Annotated[int, Field(ge=0, le=MOST_TEXT_LOGPROBS)] | None = None
+    logprobs: Annotated[
+        Annotated[int, Field(ge=0, le=MOST_TEXT_LOGPROBS)] | None, WithJsonSchema(_COUNT)
+    ] = None
 
     @property
     def alternatives(self) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import FastAPI
-from pydantic import BaseModel, FailFast, Field, model_validator
+from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from jaxspec.serve.http.bodies import Closed, Messages
@@ -15,6 +15,25 @@ from jaxspec.serve.http.service import Service
 
 # Parameters that only messages have.
 _OF_CHATS = ("add_generation_prompt", "chat_template_kwargs")
+
+
+# For those who read the schema: the body is of one kind or the other.
+_NOTHING = {"type": "null"}
+_KINDS = [
+    {
+        "properties": {"prompt": {"type": "string"}}
+        | dict.fromkeys(("messages", *_OF_CHATS), _NOTHING),
+        "required": ["prompt"],
+    },
+    {
+        "properties": {
+            "messages": {"type": "array"},
+            "prompt": _NOTHING,
+            "add_special_tokens": {"enum": [False, None]},
+        },
+        "required": ["messages"],
+    },
+]
 
 
 class TokenizeParameters(Closed):
@@ -29,6 +48,8 @@ class TokenizeParameters(Closed):
       chat_template_kwargs: variables of the model's chat template, such as enable_thinking.
       return_token_strs: give the names of the tokens in the vocabulary too.
     """
+
+    model_config = ConfigDict(json_schema_extra={"oneOf": _KINDS})
 
     model: str | None = None
     prompt: str | None = None

@@ -66,6 +66,9 @@ OF_TEXTS = [
     ({"prompt": [[1], [2, 3]]}, True),
     ({"prompt": []}, False),
     ({"prompt": ["a", 5]}, False),
+    ({"prompt": [1.0, EOS], "max_tokens": 2.0, "logprobs": False}, True),
+    ({"prompt": [EOS + 1]}, False),
+    ({"prompt": [1, 1.5]}, False),
     ({"prompt": "x", "logprobs": 6}, False),
     ({"prompt": "x", "messages": HI}, False),
     ({}, False),
@@ -104,6 +107,25 @@ def test_the_schema_accepts_what_the_server_accepts(server, schema, path, body, 
         assert validate(schema, response.json(), answer)
 
 
+@pytest.mark.parametrize(
+    ("body", "right"),
+    [
+        ({}, False),
+        ({"prompt": None}, False),
+        ({"prompt": "x", "return_token_strs": True, "add_special_tokens": True}, True),
+        ({"prompt": "x", "messages": HI}, False),
+        ({"prompt": "x", "add_generation_prompt": True}, False),
+        ({"messages": HI, "add_generation_prompt": True, "add_special_tokens": False}, True),
+        ({"messages": HI, "add_special_tokens": True}, False),
+        ({"prompt": "x", "truncate": True}, False),
+    ],
+    ids=lambda value: json.dumps(value)[:70] if isinstance(value, dict) else None,
+)
+def test_the_schema_of_tokenization(server, schema, body, right):
+    assert (server.post("/tokenize", **body).status_code == 200) == right
+    assert validate(schema, body, "TokenizeParameters") == right
+
+
 def test_the_schema_names_all_statuses_and_no_others(schema):
     for path, extra in ((CHAT, {"500", "503", "504"}), ("/tokenize", set())):
         found = schema["paths"][path]["post"]["responses"]
@@ -113,7 +135,15 @@ def test_the_schema_names_all_statuses_and_no_others(schema):
             assert place.endswith("/ErrorBody")
     assert set(schema["paths"]) == {
         *(CHAT, "/v1/completions", "/v1/models", "/v1/models/{name}"),
-        *("/tokenize", "/tokenizer_info", "/detokenize", "/health", "/ready", "/metrics", "/version"),
+        *(
+            "/tokenize",
+            "/tokenizer_info",
+            "/detokenize",
+            "/health",
+            "/ready",
+            "/metrics",
+            "/version",
+        ),
     }
     assert "HTTPValidationError" not in schema["components"]["schemas"]
 
