@@ -55,7 +55,7 @@ def visit_program(*, batch: int, capacity: int, rows: int | None = None, **optio
 def feed_program(*, batch: int, capacity: int, **options: Any) -> Program:
     """Make the program `jaxspec.serve.feed.feed` of `batch` slots."""
     params, state, config = _make_slots(batch=batch, capacity=capacity, **options)
-    shapes = ((1, capacity), (5,))
+    shapes = ((1, capacity), (4,))
     arrays = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes)
     facts = {"cache_bytes": count_held(state.decode)}
     return Program(feed, (params, state, *arrays), {"config": config}, facts)

@@ -103,7 +103,9 @@ def check_request(request: ServeRequest, limits: Limits) -> Accepted:
     with _blame("logit_bias"):
         bias = check_bias(request.logit_bias, spec.target.vocab_size)
     index = _find_drafter(request, limits)
-    drafts = request.method != "ar" and limits.methods != ("ar",) and new > 0
+    # Who asks about a prompt seldom wants many tokens: for them, no drafter reads it.
+    asks = request.prompt_logprobs is not None
+    drafts = request.method != "ar" and limits.methods != ("ar",) and not asks
     first = int(number_sequences([prompt])[0])
     settings = {
         "seed": int(request.seed),

@@ -82,10 +82,12 @@ class Device(Programs):
         """
         tokens = np.zeros((1, self.capacity), np.int32)
         tokens[0, : len(prompt)] = prompt
-        ranks = alternatives is not None
-        where = np.asarray([slot, start, end, prompt[-1], ranks], np.int32)
-        ranked = self._call("feed", np.asarray(reader, np.int32), tokens, where)
-        return read_logprobs(ranked, slice(start, end), alternatives) if ranks else []
+        where = np.asarray([slot, start, end, prompt[-1]], np.int32)
+        name = "feed" if alternatives is None else "score"
+        ranked = self._call(name, np.asarray(reader, np.int32), tokens, where)
+        return (
+            [] if alternatives is None else read_logprobs(ranked, slice(start, end), alternatives)
+        )
 
     def copy(self, source: int, target: int) -> None:
         """Copy what a slot's caches hold into another slot, which is then fed."""
@@ -167,8 +169,8 @@ class Device(Programs):
     def run_variant(self, variant: Variant) -> None:
         """Call a program so that nothing changes, which compiles it. All slots must be free."""
         name, reader, part = variant
-        if name == "feed":
-            self.feed(0, [0], 0, 0, reader)
+        if name in ("feed", "score"):
+            self.feed(0, [0], 0, 0, reader, alternatives=0 if name == "score" else None)
         elif name == "visit":
             self.visit(0, False, follows=bool(reader), part=part)
         elif name == "rank":

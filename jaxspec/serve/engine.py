@@ -26,6 +26,8 @@ from jaxspec.serve.warming import Compiler, find_first, find_next
 
 # Seconds of a busy engine after which it guesses what rounds cost.
 _PATIENCE = 20.0
+# Seconds until an engine that can do nothing yet looks again.
+_PAUSE = 0.02
 
 
 class Engine:
@@ -179,13 +181,17 @@ class Engine:
             self._schedule.guess()
         self._admit()
         began = time.perf_counter()
-        fed = self._feeder.feed(self._tasks)
+        fed = self._feeder.feed(
+            {slot: task for slot, task in self._tasks.items() if self._schedule.can_feed(task)}
+        )
         self._fed_seconds += time.perf_counter() - began
         updates += self._end_prompts()
         if any(task.decodes for task in self._tasks.values()):
             updates += self._decode(alone=fed.waited)
         elif not fed.some:
             self._device.rest()
+            if self._tasks:  # whose program is being compiled
+                time.sleep(_PAUSE)
         for update in updates:
             self._counters.observe_update(update)
         return updates

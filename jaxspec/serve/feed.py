@@ -44,18 +44,18 @@ def feed(
 
     Args:
       tokens: int32 [1, S], the prompt, padded to the capacity.
-      where: int32 [5]: the slot; tokens that it already holds, a multiple of `prompt_chunk()`;
-        tokens that it holds afterwards; the root; whether to rank the tokens of the prompt.
+      where: int32 [4]: the slot; tokens that it already holds, a multiple of `prompt_chunk()`;
+        tokens that it holds afterwards; the root.
       config: with the drafter that reads the prompt, whose state is that of all slots; or without
         one, and the state need not hold a drafter's arrays then.
-      count: most alternatives N of a token of the prompt; 0: none can be ranked.
+      count: alternatives N of each token of the prompt to rank; 0: rank nothing.
 
     Returns:
-      (the state; if they are to be ranked, int32 [S, 2 + 2N] for `jaxspec.serve.logprobs`, whose row
-      i is that of token i + 1 of the prompt, for each token i that was run. None if N is 0).
+      (the state; int32 [S, 2 + 2N] for `jaxspec.serve.logprobs`, whose row i is that of token i + 1
+      of the prompt, for each token i that was run. None if N is 0).
     """
     round, size = make_slot_round(params, config, None), prompt_chunk()
-    decode, (slot, start, end, root, ranks) = state.decode, where
+    decode, (slot, start, end, root) = state.decode, where
     unembed, following = round.target_head.unembed, jnp.append(tokens[0, 1:], 0)
     cache = decode.cache
     known = SequenceCache(cache.k, cache.v, start[None], slot)
@@ -69,7 +69,7 @@ def feed(
         (cache, draft, broken, ranked), at = carry, start + i * size
         cache, draft, out = feed_chunk(round, tokens, at, end[None], end[None], cache, draft)
         if ranked is not None:
-            ranked = rank_chunk(unembed, out.hidden[0], following, ranked, at, ranks)
+            ranked = rank_chunk(unembed, out.hidden[0], following, ranked, at)
         return cache, draft, broken | ~jnp.isfinite(out.hidden).all(), ranked
 
     empty = make_ranked(tokens.shape[1], count) if count else None

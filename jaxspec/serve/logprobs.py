@@ -76,7 +76,6 @@ def rank_chunk(
     following: jax.Array,
     ranked: jax.Array,
     at: jax.Array,
-    wanted: jax.Array,
 ) -> jax.Array:
     """Rank the tokens that follow those of a chunk of a prompt among their alternatives.
 
@@ -86,7 +85,6 @@ def rank_chunk(
       following: int32 [S], the token after each one of the prompt.
       ranked: int32 [S, 2 + 2N].
       at: int32 [], the chunk's first token, a multiple of T.
-      wanted: int32 [], 1; or 0 to rank nothing.
 
     Returns:
       `ranked`, with new rows from `at` to `at + T`.
@@ -100,8 +98,7 @@ def rank_chunk(
         new = _rank(unembed(rows), token, count)
         return jax.lax.dynamic_update_slice_in_dim(ranked, new, at + i * size, 0)
 
-    # The loop is there for large chunks anyway; without turns, it is the condition too.
-    return jax.lax.fori_loop(0, blocks * wanted, rank, ranked)
+    return jax.lax.fori_loop(0, blocks, rank, ranked)
 
 
 def _rank(logits: jax.Array, token: jax.Array, count: int) -> jax.Array:

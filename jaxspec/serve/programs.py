@@ -37,7 +37,8 @@ class Variant(NamedTuple):
 
     Attributes:
       name: of `Programs.takes`.
-      reader: of `feed` and `visit`: whether, and for `feed` which, drafter reads; 0: none.
+      reader: of `feed`, `score` and `visit`: whether, and but for `visit` which, drafter reads; 0:
+        none.
       part: of `visit`: neighbouring slots whose rounds it runs.
     """
 
@@ -51,6 +52,7 @@ class Variant(NamedTuple):
         slots = f"of {self.part} slot{'s' * (self.part > 1)} "
         return {
             "feed": f"prompts {drafts}",
+            "score": f"log-probabilities of prompts {drafts}",
             "visit": f"rounds {slots}{drafts}",
             "rank": "log-probabilities",
         }.get(self.name, f"{self.name} a slot")
@@ -91,7 +93,8 @@ class Programs:
         control = (self._words,)
         return {
             "reset": (),
-            "feed": ((), (1, self.capacity), (5,)),
+            "feed": ((), (1, self.capacity), (4,)),
+            "score": ((), (1, self.capacity), (4,)),
             "copy": ((2,),),
             "clean": ((),),
             "visit": ((), make_settings(self.slots).shape, control, (2,)),
@@ -121,11 +124,11 @@ class Programs:
         name, reader, part = variant
         zero, first = np.int32(0), np.zeros(2, np.int32)
         with full_precision(self.params), pausing_collection():
-            if name == "feed":
+            if name in ("feed", "score"):
                 params, state, config = self._lend(reader, self._shapes)
-                given = np.zeros((1, self.capacity), np.int32), np.zeros(5, np.int32)
-                options = {"config": config, "count": self.logprobs}
-                lowered = feed.lower(params, state, *given, **options)
+                given = np.zeros((1, self.capacity), np.int32), np.zeros(4, np.int32)
+                count = self.logprobs if name == "score" else 0
+                lowered = feed.lower(params, state, *given, config=config, count=count)
             elif name == "visit":
                 params, state, config = self._lend(None if reader else 0, self._shapes)
                 rules = self.rules.of_part(part, self.slots)
@@ -146,12 +149,18 @@ class Programs:
         self.state = make_slots(self.params, self.config, self.slots, self.capacity, keep_hidden)
         self._shapes = jax.eval_shape(lambda state: state, self.state)
 
-    def _feed(self, reader: np.ndarray, tokens: np.ndarray, where: np.ndarray) -> jax.Array | None:
+    def _feed(
+        self, reader: np.ndarray, tokens: np.ndarray, where: np.ndarray, count: int = 0
+    ) -> jax.Array | None:
         """Run chunks of a prompt into a slot, and return its ranked tokens."""
         params, state, config = self._lend(int(reader), self.state)
-        state, ranked = feed(params, state, tokens, where, config=config, count=self.logprobs)
+        state, ranked = feed(params, state, tokens, where, config=config, count=count)
         self._keep(state, int(reader))
         return ranked
+
+    def _score(self, *given: np.ndarray) -> jax.Array | None:
+        """Run chunks of a prompt, and rank its tokens."""
+        return self._feed(*given, count=self.logprobs)
 
     def _copy(self, slots: np.ndarray) -> None:
         """Copy what the first slot's caches hold into the second."""

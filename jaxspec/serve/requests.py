@@ -36,7 +36,7 @@ class ServeRequest:
       logprobs: how many alternatives of each token to return with its log-probability; None: not
         even that.
       prompt_logprobs: the same for each token of the prompt after the first. The whole prompt is read
-        then, though a slot may hold a part of it.
+        then, though a slot may hold a part of it, and the tokens after it are not drafted.
     """
 
     tokens: tuple[int, ...]

@@ -160,6 +160,15 @@ class Schedule:
         self._compiler.want(needed)
         return reader if all(map(self._compiler.has, needed)) or not self.weighs else 0
 
+    def can_feed(self, task: Task) -> bool:
+        """Whether the program that reads a prompt is compiled."""
+        if task.accepted.request.prompt_logprobs is None:
+            return True
+        # Without a drafter, all programs are those of the first reader.
+        needed = Variant("score", task.reader or int(not self.weighs))
+        self._compiler.want([needed])
+        return self._compiler.has(needed)
+
     @property
     def _methods(self) -> list[str]:
         return [config.method for config in list_configs(self._device.config)]

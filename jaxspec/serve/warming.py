@@ -29,9 +29,8 @@ def find_first(device: Device, rests: bool) -> list[Variant]:
     Args:
       rests: whether there may be requests that no drafter reads.
     """
-    readers = (0,) if rests else range(1, len(list_configs(device.config)) + 1)
     part = device.parts[0]
-    return [*(Variant("feed", reader) for reader in readers), _visit(part, not rests)]
+    return [*_of_prompts("feed", device, rests), _visit(part, not rests)]
 
 
 def find_next(device: Device, rests: bool) -> list[Variant]:
@@ -45,9 +44,16 @@ def find_next(device: Device, rests: bool) -> list[Variant]:
     if rests and len(device.parts) == 1:
         found.append(_visit(parts[1], True))
     found += [Variant("copy"), Variant("clean")]
-    found += [Variant("rank")] if device.logprobs else []
+    if device.logprobs:
+        found += [Variant("rank"), *_of_prompts("score", device, rests)]
     first = find_first(device, rests)
     return [one for one in dict.fromkeys(found) if one not in first]
+
+
+def _of_prompts(name: str, device: Device, rests: bool) -> list[Variant]:
+    """List the forms of a program that reads prompts: without a drafter, or else with each."""
+    readers = (0,) if rests else range(1, len(list_configs(device.config)) + 1)
+    return [Variant(name, reader) for reader in readers]
 
 
 def _visit(part: int, follows: bool) -> Variant:

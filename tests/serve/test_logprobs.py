@@ -141,12 +141,12 @@ def check_prompt(params, request, updates):
 def test_those_of_a_prompt_are_those_of_a_plain_forward_pass(mini, engine, method):
     request = ServeRequest(LONG, max_new_tokens=9, method=method, logprobs=2, prompt_logprobs=20)
     plain = ServeRequest(LONG, max_new_tokens=9, method="ar")
-    other = ServeRequest(PROMPT, max_new_tokens=30, ignore_eos=True, prompt_logprobs=0)
+    other = ServeRequest(PROMPT, max_new_tokens=30, ignore_eos=True)
     before = engine.counters()["compiles_after_warm_up"]
     own, others, expected = ask(engine, request, other, plain)
     assert engine.counters()["compiles_after_warm_up"] == before
+    assert not any(any(one.drafted) for one in own) and any(any(one.drafted) for one in others)
     check_prompt(mini, request, own)
-    check_prompt(mini, other, others)
     tokens = sum((one.tokens for one in own), ())
     assert tokens == sum((one.tokens for one in expected), ())
     check(mini, request, tokens, sum((one.logprobs for one in own), ()))
@@ -177,6 +177,24 @@ def test_a_prompt_and_no_token(mini, engine):
 def test_a_prompt_of_one_token(engine):
     (updates,) = ask(engine, ServeRequest((50,), max_new_tokens=0, prompt_logprobs=1))
     assert [one.prompt_logprobs for one in updates] == [()]
+
+
+def test_others_go_on_while_the_program_is_compiled(engine, monkeypatch):
+    """It is compiled last, in the background."""
+    compiler, has, ready = engine._compiler, engine._compiler.has, []
+    monkeypatch.setattr(
+        compiler, "has", lambda variant: bool(ready) if variant.name == "score" else has(variant)
+    )
+    waits = engine.submit(ServeRequest(LONG, max_new_tokens=0, prompt_logprobs=1))
+    other = engine.submit(ServeRequest(PROMPT, max_new_tokens=4, ignore_eos=True))
+    found = []
+    while not any(one.finish for one in found):
+        found += engine.visit()
+    assert {one.id for one in found} == {other}
+    assert not engine.visit() and not engine.idle
+    ready.append(True)
+    (update,) = engine.visit()
+    assert update.id == waits and len(update.prompt_logprobs) == len(LONG) - 1
 
 
 @pytest.mark.parametrize("new", [0, 5])

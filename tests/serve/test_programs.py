@@ -25,7 +25,7 @@ def device():
 
 
 def compile_feed(device):
-    tokens, where = np.zeros((1, device.capacity), np.int32), np.zeros(5, np.int32)
+    tokens, where = np.zeros((1, device.capacity), np.int32), np.zeros(4, np.int32)
     return feed.lower(device.params, device.state, tokens, where, config=device.config).compile()
 
 
