@@ -40,7 +40,7 @@ async function update() {
 }
 
 function showCounters(now) {
-  const rounds = now.spec_decode_num_drafts_total;
+  const rounds = now.slot_rounds_total;
   const accepted = now.spec_decode_num_accepted_tokens_total;
   show("running", now.num_requests_running);
   show("waiting", now.num_requests_waiting);
