@@ -47,7 +47,7 @@ def test_a_flood_of_prompts_that_take_long_to_encode(monkeypatch):
     go = threading.Event()
 
     class Slow(ByteTokenizer):
-        def encode(self, text):
+        def encode(self, text, special=True):
             go.wait(100)
             return super().encode(text)
 

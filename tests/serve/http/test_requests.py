@@ -280,7 +280,7 @@ def test_what_cannot_fit_is_refused_before_it_is_encoded():
     """It would keep the tokenizer from the prompts of others."""
 
     class Busy(http_server.ByteTokenizer):
-        def encode(self, text):
+        def encode(self, text, special=True):
             raise AssertionError("it was encoded")
 
     with http_server.running(tokenizer=Busy()) as server:
