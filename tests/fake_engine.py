@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxspec.engine.detokenize import Detokenizer
 from jaxspec.engine.output import DraftTree, TracedRound
-from jaxspec.engine.stops import find_stop, safe_length
+from jaxspec.engine.stops import Stops, find_stop, safe_length
 from jaxspec.serve.counters import Counters
 from jaxspec.serve.requests import (
     InvalidRequest,
@@ -65,7 +65,7 @@ def expected_tokens(request: ServeRequest) -> list[int]:
         tokens += ALPHABET[draw.integers(len(ALPHABET))]
     tokens = tokens[: request.max_new_tokens]
     stops = tuple(one for one in request.stop if isinstance(one, str))
-    found = find_stop(tokens, ByteTokenizer().decode, stops)
+    found = find_stop(tokens, ByteTokenizer().decode, Stops(stops))
     return tokens if found is None else tokens[: found[0]]
 
 
@@ -92,7 +92,7 @@ class Slot:
             ready = safe_length(self.text.text, self.stops)
             whole = self.text.text[: max(ready, self.shown)]
         else:
-            found = find_stop(self.tokens, ByteTokenizer().decode, self.stops)
+            found = find_stop(self.tokens, ByteTokenizer().decode, Stops(self.stops))
             whole = ByteTokenizer().decode(self.tokens) if found is None else found[1]
             finish = finish if found is None else "stop"
         piece, self.shown = whole[self.shown :], max(self.shown, len(whole))

@@ -160,6 +160,47 @@ def test_the_text_is_the_targets(params, plain, method, builder, temperature):
     )
 
 
+# Of so few tokens, each comes several times on a path.
+PENALISED = dict(presence_penalty=0.4, frequency_penalty=0.5, repetition_penalty=1.2, min_tokens=9)
+
+
+@pytest.fixture(scope="module")
+def penalised(params):
+    """Texts with penalties and an end token that may not come yet, by options, each decoded once."""
+    known = {}
+
+    def texts(**options):
+        key = tuple(options.items())
+        if key not in known:
+            call = dict(method="ar", max_new_tokens=NEW, stop=(5,)) | options | PENALISED
+            known[key] = [out.tokens for out in jaxspec.decode(params, PROMPTS, **call)]
+        return known[key]
+
+    return texts
+
+
+@pytest.mark.parametrize(("method", "builder", "temperature"), list(cases()))
+def test_penalties_count_the_tokens_of_each_path(
+    params, plain, penalised, method, builder, temperature
+):
+    outs = drafted(params, method, builder, temperature, stop=(5,), **PENALISED)
+    assert [out.tokens for out in outs] == penalised(temperature=temperature)
+    assert [out.tokens for out in outs] != plain(temperature)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("acceptance", ["sequential", "rejection"])
+@pytest.mark.parametrize(
+    ("method", "builder"), [("small", "chain"), ("eagle3", "static"), ("dspark_rnn", "chain")]
+)
+def test_other_rules_see_penalties_too(params, penalised, method, builder, acceptance):
+    """Where filters leave one token, it is the same by all rules."""
+    how = dict(temperature=1.0, top_k=1)
+    outs = drafted(params, method, builder, acceptance=acceptance, stop=(5,), **how, **PENALISED)
+    assert [out.tokens for out in outs] == penalised(**how)
+    assert sum(out.stats.rounds for out in outs) < sum(len(out.tokens) - 1 for out in outs)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize(("method", "builder"), [one for one in ALL if one[1] != "lattice"])

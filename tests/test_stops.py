@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.engine.stops import find_stop, safe_length
+from jaxspec.engine.stops import Stops, find_stop, safe_length
 from jaxspec.engine.streamed_text import StreamedText
 from jaxspec.engine.token_ids import is_batch, number_sequences, pad, to_ids
 
@@ -23,7 +23,7 @@ def test_find_stop_equals_looking_after_every_token(text):
         if any(stop in seen for stop in stops):
             expected = count, seen[: min(seen.find(stop) for stop in stops if stop in seen)]
             break
-    assert find_stop(tokens, spell, stops) == expected
+    assert find_stop(tokens, spell, Stops(stops)) == expected
 
 
 class Speller:
@@ -37,12 +37,12 @@ def test_a_stream_ends_where_the_stop_string_begins(seed):
     """However the tokens arrive: the first of them may hold a whole stop string."""
     draw, text, stops = np.random.default_rng(seed), "hello aab world", ("lo aa", "w", "zz")
     tokens = [ord(c) for c in text[draw.integers(5) :]]
-    stream, shown, at = StreamedText(Speller, stops), "", 0
+    stream, shown, at = StreamedText(Speller, Stops(stops)), "", 0
     while at < len(tokens) and not stream.stopped:
         count = int(draw.integers(1, 12))
         piece = stream.add(tokens[at : at + count])
         shown, at = shown + piece, at + count
-    found = find_stop(tokens[:at], spell, stops)
+    found = find_stop(tokens[:at], spell, Stops(stops))
     assert stream.stopped and shown + stream.rest("", found[1]) == found[1]
 
 

@@ -155,7 +155,38 @@ def add_method(parser: argparse.ArgumentParser) -> None:
         default="on",
         help=f"draft under the target's sampling noise; changes speed, never text {DEFAULT}",
     )
+    add_penalties(parser)
     add_lookup(parser)
+
+
+def add_penalties(parser: argparse.ArgumentParser) -> None:
+    """Add the options by which earlier tokens change how a single prompt is decoded."""
+    add = parser.add_argument
+    add(
+        "--presence-penalty",
+        type=float,
+        default=0.0,
+        help=f"subtract this from the logits of generated tokens {DEFAULT}",
+    )
+    add(
+        "--frequency-penalty",
+        type=float,
+        default=0.0,
+        help=f"subtract this for each time that a token was generated {DEFAULT}",
+    )
+    add(
+        "--repetition-penalty",
+        type=float,
+        default=1.0,
+        help="divide positive logits of tokens in the prompt or the text by this, and multiply "
+        f"negative ones {DEFAULT}",
+    )
+    add(
+        "--min-tokens",
+        type=int,
+        default=0,
+        help=f"tokens before which nothing ends the text {DEFAULT}",
+    )
 
 
 def add_lookup(parser: argparse.ArgumentParser) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # Seconds after which processes end when one of them no longer answers.
 SILENCE = 30
 LOOKUP = {"auto": None, "on": True, "off": False}
+_PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens")
 _DECODE_OPTIONS = (
     "max_new_tokens",
     "temperature",
@@ -180,7 +181,8 @@ def collect_decode_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def collect_method_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return keyword arguments of `jaxspec.decode` from `add_decode` and `add_method`."""
-    return collect_decode_options(arguments) | {
+    penalties = {name: getattr(arguments, name) for name in _PENALTIES}
+    return collect_decode_options(arguments) | penalties | {
         "stop": (*arguments.stop, *arguments.stop_id),
         "method": arguments.method,
         "builder": arguments.builder,

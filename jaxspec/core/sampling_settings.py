@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.struct
 import jax
@@ -19,14 +19,18 @@ from jaxspec.core.filters import FEW
 MIN_TEMPERATURE = 1e-5
 """Decoding is greedy below this temperature, as in the reference code of DFlash and EAGLE."""
 
+MOST_PENALTY = 2.0
+"""Largest presence and frequency penalty, and the lowest without its sign: OpenAI's limit."""
+
 
 @dataclasses.dataclass(frozen=True)
 class SamplingSpec:
     """Static half of the sampling settings: which steps exist in the compiled program.
 
-    Greedy decoding has none.
+    Greedy decoding has none but the penalties.
 
     Attributes:
+      penalties: logits are penalised before all else, see `jaxspec.core.adjust`.
       few: top_k is at most `filters.FEW`, so that the best FEW tokens decide both top-k and top-p.
       mixed: every sequence has settings of its own, and `SamplingValues` holds arrays [B]; the
         other fields are not read. See `MIXED`.
@@ -38,11 +42,29 @@ class SamplingSpec:
     min_p: bool = False
     few: bool = False
     mixed: bool = False
+    penalties: bool = False
 
 
 MIXED = SamplingSpec(False, mixed=True)
 """Sequences of any settings side by side: a temperature below `MIN_TEMPERATURE` is greedy; a top_k of
 0, a top_p of 1 and a min_p of 0 leave the step out."""
+
+
+class Penalties(NamedTuple):
+    """What makes tokens less likely that the text already has; see `jaxspec.core.adjust.penalise`.
+
+    Attributes:
+      presence, frequency, repetition: float32 [] or [B]; 0, 0 and 1 do nothing.
+    """
+
+    presence: jax.Array
+    frequency: jax.Array
+    repetition: jax.Array
+
+    @property
+    def some(self) -> jax.Array:
+        """Whether they do anything, bool [] or [B]."""
+        return (self.presence != 0) | (self.frequency != 0) | (self.repetition != 1)
 
 
 class SamplingValues(flax.struct.PyTreeNode):
@@ -51,12 +73,14 @@ class SamplingValues(flax.struct.PyTreeNode):
     Attributes:
       temperature, top_p, min_p: float32 []; [B] if the spec is `MIXED`.
       top_k: int32 [] or [B].
+      penalties: None without any.
     """
 
     temperature: jax.Array
     top_k: jax.Array
     top_p: jax.Array
     min_p: jax.Array
+    penalties: Penalties | None = None
 
 
 def make_sampling(
@@ -64,14 +88,19 @@ def make_sampling(
     top_k: int | None = None,
     top_p: float | None = None,
     min_p: float | None = None,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+    repetition_penalty: float = 1.0,
 ) -> tuple[SamplingSpec, SamplingValues]:
     """Check the settings and split them into a static and a traced half.
 
     Args:
-      temperature: >= 0; below 1e-5 is greedy: the other settings are checked but have no effect.
+      temperature: >= 0; below 1e-5 is greedy: the filters are checked but have no effect.
       top_k: >= 1, or None to leave the step out.
       top_p: in (0, 1]; None or 1 leaves the step out.
       min_p: in [0, 1]; None or 0 leaves the step out.
+      presence_penalty, frequency_penalty: in [-2, 2]; 0 does nothing.
+      repetition_penalty: above 0; 1 does nothing.
 
     Raises:
       ValueError: a setting is out of range; the message names it.
@@ -95,11 +124,12 @@ def make_sampling(
     floor = 0.0 if min_p is None else _number("min_p", min_p)
     if not 0 <= floor <= 1:
         raise ValueError(f"min_p must be in [0, 1], got {floor}; None keeps the whole vocabulary")
-    greedy = temperature < MIN_TEMPERATURE
-    spec = SamplingSpec(greedy)
-    if not greedy:
+    penalties = _make_penalties(presence_penalty, frequency_penalty, repetition_penalty)
+    spec = SamplingSpec(temperature < MIN_TEMPERATURE, penalties=penalties is not None)
+    if not spec.greedy:
         limited = top_k is not None
-        spec = SamplingSpec(greedy, limited, p < 1, floor > 0, limited and k <= FEW)
+        steps = {"top_k": limited, "top_p": p < 1, "min_p": floor > 0}
+        spec = dataclasses.replace(spec, **steps, few=limited and k <= FEW)
     # NumPy's scalars: each of JAX's would be made by a small program.
     values: Any = (
         np.float32(temperature),
@@ -107,7 +137,25 @@ def make_sampling(
         np.float32(p),
         np.float32(floor),
     )
-    return spec, SamplingValues(*values)
+    return spec, SamplingValues(*values, penalties)
+
+
+def _make_penalties(presence: float, frequency: float, repetition: float) -> Penalties | None:
+    """Check penalties; None if they do nothing."""
+    named = {"presence_penalty": presence, "frequency_penalty": frequency}
+    subtracted = [_number(name, value) for name, value in named.items()]
+    for name, value in zip(named, subtracted, strict=True):
+        if not abs(value) <= MOST_PENALTY:
+            limits = f"-{MOST_PENALTY:g} to {MOST_PENALTY:g}"
+            raise ValueError(f"{name} must be from {limits} (0 does nothing), got {value}")
+    scale = _number("repetition_penalty", repetition)
+    limits = jnp.finfo(jnp.float32)
+    if not float(limits.tiny) <= scale <= float(limits.max):
+        raise ValueError(
+            f"repetition_penalty must be finite and above 0 (1 does nothing), got {scale}"
+        )
+    values: Any = [np.float32(value) for value in (*subtracted, scale)]
+    return Penalties(*values) if Penalties(*values).some else None
 
 
 def _number(name: str, value: float) -> float:

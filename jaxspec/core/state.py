@@ -140,7 +140,8 @@ class Request(flax.struct.PyTreeNode):
       sequence: uint32 [B], number of each sequence, which keys its noise.
       sampling: `jaxspec.core.sampling_settings.SamplingValues`.
       controls: traced values that a policy reads; None without a policy.
-      stop_from: int32 [B], generated tokens before which no stop id counts; None: 0.
+      stop_from: int32 [B], generated tokens before which none of `stop` and no end token of the model
+        may be drawn; None: 0.
       deepest: int32 [B], longest path to draft, 0 for autoregressive sequences; None: no limit.
     """
 
@@ -176,6 +177,8 @@ class DecodeState(flax.struct.PyTreeNode):
       round_steps: int32 [B, M], draft steps of each round after the root's, -1 for a round that did
         not draft; None without a policy.
       evidence: a `jaxspec.engine.evidence.Evidence`; None if the call gathers none.
+      counts: int32 [B, V], how often each token is in the text, see `jaxspec.core.adjust`; None
+        without penalties.
     """
 
     tokens: jax.Array
@@ -194,3 +197,4 @@ class DecodeState(flax.struct.PyTreeNode):
     pending: Any = None
     round_steps: jax.Array | None = None
     evidence: Any = None
+    counts: jax.Array | None = None

@@ -33,9 +33,13 @@ def decode(
     top_k: int | None = None,
     top_p: float | None = None,
     min_p: float | None = None,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+    repetition_penalty: float = 1.0,
     seed: int = 0,
     stop: Stop = (),
     ignore_eos: bool = False,
+    min_tokens: int = 0,
     method: str | None = None,
     builder: str | Builder | None = None,
     budget: int | None = None,
@@ -59,10 +63,16 @@ def decode(
       max_new_tokens: largest number of tokens to generate (256).
       temperature: sampling temperature; 0.0 is greedy.
       top_k, top_p, min_p: filters of the sampled tokens, applied in this order (None: no filter).
+      presence_penalty, frequency_penalty: subtracted from the logits of each generated token, once or
+        for every time it is there; -2 to 2 (0.0).
+      repetition_penalty: divides the logits of tokens in the prompt or the text where they are
+        positive, and multiplies them where they are negative; above 0 (1.0).
       seed: seed of all sampling (0). The same prompt and seed give the same text; equal prompts in
         one list give independent samples.
       stop: strings or token ids that end the text, in addition to the model's EOS tokens.
       ignore_eos: do not stop at the model's EOS tokens.
+      min_tokens: tokens before which nothing ends the text: EOS tokens and stop ids are not drawn,
+        and stop strings do not count (0).
       method: the name of a loaded drafter, or `ar` for autoregressive decoding (None: the first
         drafter, or with the policy `auto` the one that was fastest so far).
       builder: how candidates become a tree: a value of `jaxspec.builders`, such as
@@ -113,9 +123,13 @@ def decode(
         top_k=top_k,
         top_p=top_p,
         min_p=min_p,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        repetition_penalty=repetition_penalty,
         seed=seed,
         stop=stop,
         ignore_eos=ignore_eos,
+        min_tokens=min_tokens,
         method=method,
         builder=builder,
         budget=budget,
@@ -167,9 +181,13 @@ def stream(
     top_k: int | None = None,
     top_p: float | None = None,
     min_p: float | None = None,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+    repetition_penalty: float = 1.0,
     seed: int = 0,
     stop: Stop = (),
     ignore_eos: bool = False,
+    min_tokens: int = 0,
     method: str | None = None,
     builder: str | Builder | None = None,
     budget: int | None = None,
@@ -202,9 +220,13 @@ def stream(
         top_k=top_k,
         top_p=top_p,
         min_p=min_p,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        repetition_penalty=repetition_penalty,
         seed=seed,
         stop=stop,
         ignore_eos=ignore_eos,
+        min_tokens=min_tokens,
         method=method,
         builder=builder,
         budget=budget,

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxspec.core.adjust import count_generated
 from jaxspec.core.cache import append
 from jaxspec.core.columns import write_columns
 from jaxspec.core.state import DecodeState, Request, Tree
@@ -36,8 +37,6 @@ def commit(
     new = jnp.where(slot < accepted.count[:, None] - 1, drafted, accepted.bonus[:, None])
 
     stops = is_stop(new, request) & (slot < accepted.count[:, None])
-    if request.stop_from is not None:
-        stops &= state.emitted[:, None] + slot >= request.stop_from[:, None]
     until_stop = jnp.where(stops.any(1), jnp.argmax(stops, axis=1) + 1, accepted.count)
     emit = jnp.minimum(until_stop, request.limit - state.emitted)
     emit = jnp.where(state.done, 0, emit)
@@ -61,6 +60,8 @@ def commit(
         tree=tree,
         accepted=accepted.replace(count=emit),
     )
+    if state.counts is not None:
+        state = state.replace(counts=count_generated(state.counts, new, emit))
     if evidence is not None:
         assert verified.hidden is not None, "verification keeps them where evidence is gathered"
         rows = verified.features, verified.hidden

@@ -145,7 +145,7 @@ def _begin(
         sources = record_sources(sources, proposal, 0)
         grown, nodes, sources = apply_stop_rule(round, state, 0, grown, nodes, sources, ~state.done)
     if growth.shortlist:
-        states = choose_states(round, noise, scratch, candidates)
+        states = choose_states(round, state, noise, scratch, candidates)
         proposal, _ = _expand(round, state, scratch, states, jnp.int32(0))
         offered, _ = _rank_step(round, state, noise, proposal, states.depth, None, 0)
         foreseen = Foreseen(states, offered)

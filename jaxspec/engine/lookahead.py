@@ -26,8 +26,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.builders import Growth, StepCandidates
-from jaxspec.core.state import Nodes, Pool
+from jaxspec.core.state import DecodeState, Nodes, Pool
 from jaxspec.core.top_k import top_k
+from jaxspec.engine.adjust import adjust_drafts
 from jaxspec.engine.proposals import is_coupled, is_greedy, score_temperature
 from jaxspec.engine.round import Round
 
@@ -46,6 +47,7 @@ class Foreseen(NamedTuple):
 
 def choose_states(
     round: Round,
+    state: DecodeState,
     noise: jax.Array | None,
     scratch: object,
     first: StepCandidates,
@@ -66,7 +68,7 @@ def choose_states(
     # Nodes of the last depth are not drafted from.
     levels = slice(1, growth.longest - 1)
     scale = divisor = score_temperature(round)
-    logits = look.logits[:, levels].astype(jnp.float32)
+    logits = adjust_drafts(round, state, look.logits[:, levels]).astype(jnp.float32)
     if not round.config.sampling.greedy:
         temperature = jnp.float32(round.request.sampling.temperature)
         if round.config.sampling.mixed:

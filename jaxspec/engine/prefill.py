@@ -8,12 +8,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxspec.core.adjust import count_generated, count_prompt
 from jaxspec.core.cache import SequenceCache, allocate, append
 from jaxspec.core.params import Params
 from jaxspec.core.sampling import draw
 from jaxspec.core.state import Accepted, DecodeState, KVCache, Request
 from jaxspec.core.tree import root_only
 from jaxspec.drafters.base import Committed
+from jaxspec.engine.adjust import adjust
 from jaxspec.engine.capacity import prompt_chunk
 from jaxspec.engine.commit import is_stop, make_pending
 from jaxspec.engine.evidence import append_rows, init_evidence
@@ -51,10 +53,15 @@ def prefill(
     round = make_round(params, request, config)
     plan, batch = round.plan, tokens.shape[0]
     cache, draft, evidence, last, features = _run_prompts(round, tokens, lengths, capacity)
-    logits = project(round, last[:, None])
-    at_root = jnp.zeros((batch, 1), jnp.int32)
+    logits, counts = project(round, last[:, None]), None
+    if config.sampling.penalties:
+        counts = count_prompt(tokens, lengths, logits.shape[-1])
+    nothing = jnp.zeros(batch, jnp.int32)
+    adjusted = adjust(round, logits, root_only(nothing, 1), counts, nothing, 0)
     noise = round.noise(lengths, 1)
-    first = draw(logits, noise, at_root, config.sampling, request.sampling)[:, 0]
+    first = draw(adjusted, noise, nothing[:, None], config.sampling, request.sampling)[:, 0]
+    if counts is not None:
+        counts = count_generated(counts, first[:, None], nothing + 1)
     control = plan.policy and plan.policy.resume(control)
     block = _choose_block(round, control, lengths, logits[:, 0])
     if plan.drafter:
@@ -72,6 +79,7 @@ def prefill(
         done=is_stop(first, request) | (request.limit <= 1),
         control=control,
         block=block,
+        counts=counts,
         pending=make_pending(features, plan.waiting) if plan.waiting else None,
     )
     return place_state(state)

@@ -13,6 +13,7 @@ from jaxspec.core.sampling_settings import MIN_TEMPERATURE
 from jaxspec.core.state import Candidates, DecodeState, Pool
 from jaxspec.drafters.base import Proposal
 from jaxspec.engine.acceptance import sample_candidates
+from jaxspec.engine.adjust import adjust_drafts, asks_now
 from jaxspec.engine.round import Round
 
 
@@ -94,6 +95,8 @@ def rank_candidates(
     """
     config, request, growth = round.config, round.request, round.growth
     count, with_entropy = growth.candidates, growth.entropy
+    if not config.sampling.mixed:
+        logits = adjust_drafts(round, state, logits)
 
     def rank_greedily() -> Candidates:
         return rank(logits, count, None, _score_temperatures(round)[0], with_entropy)
@@ -108,14 +111,16 @@ def rank_candidates(
         return drawn.replace(entropy=entropy(q) if with_entropy else None), q
 
     def rank_sampled() -> Candidates:
-        scores = process(logits, config.sampling, request.sampling)
+        given = adjust_drafts(round, state, logits) if config.sampling.mixed else logits
+        scores = process(given, config.sampling, request.sampling)
         ours = noise[:, : logits.shape[1]] if is_coupled(round) and noise is not None else None
         return rank(scores, count, ours, score_temperature(round), with_entropy)
 
     if not config.sampling.mixed:
         return rank_sampled(), None
     # Greedy sequences alone need none of the passes over the vocabulary that settings take.
-    return jax.lax.cond(is_greedy(round).all(), rank_greedily, rank_sampled), None
+    plain = is_greedy(round).all() & ~asks_now(round, state)
+    return jax.lax.cond(plain, rank_greedily, rank_sampled), None
 
 
 def score_temperature(round: Round) -> float | jax.Array:

@@ -22,6 +22,9 @@ def resolve_config(
     top_k: int | None = None,
     top_p: float | None = None,
     min_p: float | None = None,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+    repetition_penalty: float = 1.0,
     method: str | None = None,
     builder: str | Builder | None = None,
     budget: int | None = None,
@@ -44,7 +47,8 @@ def resolve_config(
     Raises:
       TypeError, ValueError: an option of the wrong type or out of range.
     """
-    sampling, values = make_sampling(temperature, top_k, top_p, min_p)
+    penalties = presence_penalty, frequency_penalty, repetition_penalty
+    sampling, values = make_sampling(temperature, top_k, top_p, min_p, *penalties)
     if method is not None and not isinstance(method, str):
         raise TypeError(f"method is {method!r}: give 'ar', or the name of a loaded drafter")
     method = method or spec.default_method

@@ -84,7 +84,7 @@ def make_outputs(
       seconds: wall-clock times of the prefill and of the rounds.
       rounds_only: whether `seconds[1]` is the time of rounds alone, which the policy may learn from.
     """
-    host = jax.device_get(state.replace(cache=None, draft=None))
+    host = jax.device_get(state.replace(cache=None, draft=None, counts=None))
     policy = _learned(session, state, host, seconds[1] if rounds_only else None)
     return [_output(session, host, b, seconds, traces, policy) for b in range(len(session.lengths))]
 

@@ -28,6 +28,7 @@ from jaxspec.engine.drafter_choice import choose_drafter
 from jaxspec.engine.plan import DecodeConfig, make_plan, suits_lookup
 from jaxspec.engine.prefill import prefill
 from jaxspec.engine.resolve import resolve_config
+from jaxspec.engine.stops import Stops, read_stops
 from jaxspec.engine.token_ids import (
     Prompt,
     Prompts,
@@ -72,7 +73,7 @@ class Session:
     lengths: np.ndarray
     capacity: int
     max_tokens: int
-    stop_strings: tuple[str, ...]
+    stop_strings: Stops
     tokenizer: Any
     policy: Policy | None
     automatic: bool = False
@@ -91,9 +92,13 @@ def prepare(
     top_k: int | None = None,
     top_p: float | None = None,
     min_p: float | None = None,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+    repetition_penalty: float = 1.0,
     seed: int = 0,
     stop: Stop = (),
     ignore_eos: bool = False,
+    min_tokens: int = 0,
     method: str | None = None,
     builder: str | Builder | None = None,
     budget: int | None = None,
@@ -115,6 +120,7 @@ def prepare(
     spec = params.spec
     arguments.check_prompt(prompt)
     max_new_tokens = arguments.check_count("max_new_tokens", max_new_tokens)
+    min_tokens = arguments.check_count("min_tokens", min_tokens, 0, max_new_tokens)
     seed = arguments.check_seed(seed)
     arguments.check_flag("ignore_eos", ignore_eos)
     automatic = is_automatic(policy, fixed=budget is not None or builder is not None)
@@ -128,6 +134,9 @@ def prepare(
         top_k=top_k,
         top_p=top_p,
         min_p=min_p,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        repetition_penalty=repetition_penalty,
         method=method,
         builder=builder,
         budget=budget,
@@ -148,10 +157,9 @@ def prepare(
     plan = make_plan(spec, config)
     if chosen is not None:
         chosen = start_policy(chosen, plan, len(ids), float(temperature))
-    strings, stop_ids = _split_stop(stop, spec, tokenizer)
-    request = _make_request(
-        ids, max_new_tokens, stop_ids + (() if ignore_eos else spec.eos), seed, sampling, chosen
-    )
+    stop_ids, strings = read_stops(stop, spec.target.vocab_size, tokenizer, min_tokens)
+    stop_ids += () if ignore_eos else spec.eos
+    request = _make_request(ids, max_new_tokens, min_tokens, stop_ids, seed, sampling, chosen)
     need = (max(map(len, ids)), max_new_tokens, max(plan.longest, plan.waiting))
     if capacity is not None:
         capacity = check_capacity(arguments.check_count("capacity", capacity), *need)
@@ -173,19 +181,10 @@ def prepare(
     )
 
 
-def _split_stop(stop: Stop, spec: Spec, tokenizer: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Split what ends a sequence into strings and token ids."""
-    strings, ids = arguments.split_stop(stop, spec.target.vocab_size)
-    if strings and tokenizer is None:
-        raise ValueError(
-            "stop strings need a tokenizer, and this model has none: give stop token ids"
-        )
-    return strings, ids
-
-
 def _make_request(
     ids: list[list[int]],
     limit: int,
+    least: int,
     stop: tuple[int, ...],
     seed: int,
     sampling: SamplingValues,
@@ -199,6 +198,7 @@ def _make_request(
         sequence=number_sequences(ids),
         sampling=sampling,
         controls=None if policy is None else policy.controls,
+        stop_from=np.full(len(ids), least, np.int32) if least else None,
     )
 
 

@@ -113,9 +113,9 @@ def take_sequences(
     The caches are copied, so for a moment both states take memory.
     """
     axes = tuple(jax.tree.leaves(find_axes(session, state)))
-    request = session.request.replace(
-        limit=session.request.limit[index], sequence=session.request.sequence[index]
-    )
+    request, by_sequence = session.request, ("limit", "sequence", "stop_from")
+    given = {name: getattr(request, name) for name in by_sequence}
+    request = request.replace(**{name: x[index] for name, x in given.items() if x is not None})
     tokens, lengths = session.tokens[index], session.lengths[index]
     taken = _take(state, index.astype(np.int32), axes=axes)
     return dataclasses.replace(session, request=request, tokens=tokens, lengths=lengths), taken
@@ -186,4 +186,4 @@ def _write(places: np.ndarray, axis: int, whole: np.ndarray, part: np.ndarray) -
 
 
 def _without_caches(state: DecodeState) -> DecodeState:
-    return state.replace(cache=None, draft=None)
+    return state.replace(cache=None, draft=None, counts=None)

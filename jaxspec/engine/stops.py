@@ -2,10 +2,103 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxspec.engine.arguments import split_stop
 from jaxspec.engine.detokenize import Decode, settle
 
+# Marks are the characters from here on: private ones of the last plane, which no text has.
+_FIRST_MARK = 0x100000
 
-def find_stop(tokens: list[int], decode: Decode, stops: tuple[str, ...]) -> tuple[int, str] | None:
+
+@dataclasses.dataclass(frozen=True)
+class Stops:
+    """Strings that end a text; false if there are none.
+
+    Special tokens are left out of texts. Where a string holds the text of one, a mark stands for the
+    token, and the string is looked for in a text with marks.
+
+    Attributes:
+      strings: what to look for.
+      least: tokens before which no string counts: its last character must come after them.
+      marks: {id of a special token: its mark}.
+    """
+
+    strings: tuple[str, ...] = ()
+    least: int = 0
+    marks: Mapping[int, str] = dataclasses.field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.strings)
+
+    def mark(self, decode: Decode) -> Decode:
+        """Return a function that decodes tokens to a text with marks."""
+        return _Marking(decode, self.marks) if self.marks else decode
+
+    def clean(self, text: str) -> str:
+        """Return a text without its marks."""
+        return text.translate({ord(mark): None for mark in self.marks.values()})
+
+
+class _Marking:
+    """Decodes tokens to a text with marks in the places of special tokens."""
+
+    def __init__(self, decode: Decode, marks: Mapping[int, str]):
+        self._decode, self._marks = decode, marks
+
+    def __call__(self, tokens: Sequence[int]) -> str:
+        text, marked, begin = self._decode(tokens), "", 0
+        for place, token in enumerate(tokens):
+            if token in self._marks:
+                end = max(begin, min(len(self._decode(tokens[:place])), len(text)))
+                marked, begin = marked + text[begin:end] + self._marks[token], end
+        return marked + text[begin:]
+
+
+def read_stops(
+    stop: Any, vocab_size: int, tokenizer: Any, least: int = 0
+) -> tuple[tuple[int, ...], Stops]:
+    """Read the argument `stop`.
+
+    A string that is the text of a special token stands for the token too.
+
+    Args:
+      stop: strings, token ids, or several of these.
+      tokenizer: the model's, or None.
+      least: see `Stops`.
+
+    Returns:
+      (token ids, strings).
+
+    Raises:
+      TypeError, ValueError: as `arguments.split_stop` does; or there are strings and no tokenizer.
+    """
+    strings, ids = split_stop(stop, vocab_size)
+    if not strings:
+        return ids, Stops()
+    if tokenizer is None:
+        raise ValueError(
+            "stop strings need a tokenizer, and this model has none: give stop token ids"
+        )
+    special = {text: id for text, id in tokenizer.special_ids.items() if text and id < vocab_size}
+    ids += tuple(special[one] for one in strings if one in special)
+    # Of texts that begin alike, the longest counts.
+    known = "|".join(map(re.escape, sorted(special, key=len, reverse=True)))
+    marks: dict[int, str] = {}
+
+    def mark(found: re.Match[str]) -> str:
+        return marks.setdefault(special[found[0]], chr(_FIRST_MARK + len(marks)))
+
+    parts = [one for one in strings if one not in special]
+    marked = [re.sub(known, mark, one) for one in parts] if known else parts
+    # What spells a special token without being one ends the text, too.
+    return ids, Stops(tuple(dict.fromkeys((*strings, *marked))), least, marks)
+
+
+def find_stop(tokens: list[int], decode: Decode, stops: Stops) -> tuple[int, str] | None:
     """Find the first token that completes a stop string, and the text before it.
 
     A last character that lacks bytes completes none.
@@ -14,28 +107,43 @@ def find_stop(tokens: list[int], decode: Decode, stops: tuple[str, ...]) -> tupl
       (number of tokens up to and including that one, text before the earliest stop string in it),
       or None.
     """
+    if not stops or len(tokens) <= stops.least:
+        return None
+    marked = stops.mark(decode)
+    early = settle(marked(tokens[: stops.least]))
 
-    def holds(count: int) -> bool:
-        text = settle(decode(tokens[:count]))
-        return any(stop in text for stop in stops)
+    def find(count: int) -> str | None:
+        text = settle(marked(tokens[:count]))
+        place = find_string(text, len(early), stops.strings)
+        return None if place is None else text[:place]
 
-    if not stops or not holds(len(tokens)):
+    before = find(len(tokens))
+    if before is None:
         return None
     # Longer prefixes hold every stop string of shorter ones: bisect for the shortest that holds one.
-    low, high = 1, len(tokens)
+    low, high = stops.least + 1, len(tokens)
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle + 1, high)
-    text = settle(decode(tokens[:low]))
-    return low, text[: min(text.find(stop) for stop in stops if stop in text)]
+        found = find(middle)
+        if found is None:
+            low = middle + 1
+        else:
+            before, high = found, middle
+    return low, stops.clean(before)
 
 
-def safe_length(text: str, stops: tuple[str, ...]) -> int:
+def find_string(text: str, known: int, strings: tuple[str, ...]) -> int | None:
+    """Find where the earliest of `strings` begins that ends after the first `known` characters."""
+    found = (text.find(one, max(0, known - len(one) + 1)) for one in strings)
+    return min((place for place in found if place >= 0), default=None)
+
+
+def safe_length(text: str, strings: tuple[str, ...]) -> int:
     """Characters of `text` that later tokens cannot take back, by a stop string that they complete
     or by bytes of the last character.
     """
     keep = len(settle(text))
-    for stop in stops:
+    for stop in strings:
         for size in range(min(len(stop) - 1, len(text)), 0, -1):
             if text.endswith(stop[:size]):
                 keep = min(keep, len(text) - size)

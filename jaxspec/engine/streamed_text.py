@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxspec.engine.detokenize import Detokenizer, continue_after
-from jaxspec.engine.stops import safe_length
+from jaxspec.engine.stops import Stops, find_string, safe_length
 
 
 class StreamedText:
@@ -16,7 +16,7 @@ class StreamedText:
       stopped: whether a stop string is complete.
     """
 
-    def __init__(self, tokenizer: Any, stops: tuple[str, ...], prompt: Sequence[int] = ()):
+    def __init__(self, tokenizer: Any, stops: Stops, prompt: Sequence[int] = ()):
         """Make it.
 
         Args:
@@ -24,23 +24,27 @@ class StreamedText:
           stops: strings that end the text.
           prompt: token ids that the text continues.
         """
-        self._stops = stops
+        self._stops, self._early = stops, stops.least
         self._held, self._shown = "", 0
         self._all = None
         if tokenizer is not None:
-            self._all = Detokenizer(continue_after(tokenizer.decode, prompt))
+            self._all = Detokenizer(stops.mark(continue_after(tokenizer.decode, prompt)))
         self.stopped = False
 
     def add(self, tokens: list[int]) -> str | None:
         """Add tokens; return text to show, which is empty once a stop string is complete."""
         if self._all is None:
             return None
+        early, tokens = tokens[: self._early], tokens[self._early :]
+        self._early -= len(early)
+        self._held += self._all.add(early) if early else ""
         # A stop string begins in what is held back: nothing else could become one.
-        self._held += self._all.add(tokens)
-        self.stopped = self.stopped or any(stop in self._held for stop in self._stops)
-        ready = 0 if self.stopped else safe_length(self._held, self._stops)
-        piece, self._held = self._held[:ready], self._held[ready:]
-        self._shown += ready
+        known, strings = len(self._held), self._stops.strings
+        self._held += self._all.add(tokens) if tokens else ""
+        self.stopped = self.stopped or find_string(self._held, known, strings) is not None
+        ready = 0 if self.stopped else safe_length(self._held, strings)
+        piece, self._held = self._stops.clean(self._held[:ready]), self._held[ready:]
+        self._shown += len(piece)
         return piece
 
     def rest(self, piece: str | None, whole: str | None) -> str | None:

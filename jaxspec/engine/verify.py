@@ -14,6 +14,7 @@ from jaxspec.core.sampling import draw
 from jaxspec.core.state import Accepted, DecodeState, Tree
 from jaxspec.core.tree import pad_rows, take_rows
 from jaxspec.engine.acceptance import accept_match, accept_rejection, accept_sequential
+from jaxspec.engine.adjust import adjust
 from jaxspec.engine.buckets import run_smallest
 from jaxspec.engine.round import Round
 from pallas_kernels.device import current_device
@@ -144,6 +145,7 @@ def accept(
     """
     config, request = round.config, round.request
     sampling, values = config.sampling, request.sampling
+    logits = adjust(round, logits, tree, state.counts, state.emitted, longest)
     if config.acceptance == "match" or sampling.greedy:
         return accept_match(tree, draw(logits, noise, tree.depth, sampling, values), longest)
     known = (sampling, values, round.keys, state.cache.length, longest)

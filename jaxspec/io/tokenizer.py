@@ -90,6 +90,14 @@ class Tokenizer:
         text = render_chat(template, messages, known, **options).text
         return list(self._inner.encode(text, add_special_tokens=False))
 
+    @functools.cached_property
+    def special_ids(self) -> dict[str, int]:
+        """The tokens that `decode` leaves out: ids by text."""
+        inner = self._inner
+        special = dict(zip(inner.all_special_tokens, inner.all_special_ids, strict=True))
+        added = inner.added_tokens_decoder.items()
+        return special | {token.content: id for id, token in added if token.special}
+
     def decode(self, ids: Iterable[int], special: bool = False) -> str:
         """Decode `ids` to text.
 

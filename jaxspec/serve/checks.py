@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from jaxspec.core.params import Spec
 from jaxspec.core.sampling_settings import MIN_TEMPERATURE, make_sampling
-from jaxspec.engine.arguments import check_count, check_flag, check_positive, check_seed, split_stop
+from jaxspec.engine.arguments import check_count, check_flag, check_positive, check_seed
+from jaxspec.engine.stops import Stops, read_stops
 from jaxspec.engine.token_ids import number_sequences, to_ids
 from jaxspec.serve.bias import check_bias
 from jaxspec.serve.requests import InvalidRequest, ServeRequest
@@ -17,6 +18,11 @@ from jaxspec.serve.settings import STOPS
 
 # Bounds of a request's weight: float32 must hold its products with probabilities.
 _LIGHTEST, _HEAVIEST = 1e-3, 1e3
+# Fields of a request that say how to sample.
+_SAMPLING = (
+    *("temperature", "top_k", "top_p", "min_p"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty"),
+)
 
 
 class DraftLimits(NamedTuple):
@@ -72,9 +78,14 @@ class Accepted:
     request: ServeRequest
     prompt: list[int]
     stop_ids: tuple[int, ...]
-    stop_strings: tuple[str, ...]
+    stop_strings: Stops
     settings: dict[str, Any]
     reader: int
+
+    @property
+    def penalised(self) -> bool:
+        """Whether earlier tokens change its logits, so that its slot counts them."""
+        return "repetition" in self.settings
 
 
 def check_request(request: ServeRequest, limits: Limits) -> Accepted:
@@ -170,15 +181,12 @@ def _check_numbers(request: ServeRequest, limits: Limits) -> None:
             check_positive("deadline", request.deadline)
 
 
-def _check_stop(request: ServeRequest, limits: Limits) -> tuple[tuple[int, ...], tuple[str, ...]]:
+def _check_stop(request: ServeRequest, limits: Limits) -> tuple[tuple[int, ...], Stops]:
     """Return the stop ids, the model's own included, and the stop strings."""
     spec = limits.spec
     with _blame("stop"):
-        strings, ids = split_stop(request.stop, spec.target.vocab_size)
-        if strings and limits.tokenizer is None:
-            raise ValueError(
-                "stop strings need a tokenizer, and this model has none: give token ids"
-            )
+        vocabulary, least = spec.target.vocab_size, request.min_tokens
+        ids, strings = read_stops(request.stop, vocabulary, limits.tokenizer, least)
         ids = tuple(dict.fromkeys(ids + (() if request.ignore_eos else spec.eos)))
         if len(ids) > STOPS:
             raise ValueError(f"{len(ids)} stop ids, the model's own included: give at most {STOPS}")
@@ -197,14 +205,17 @@ def _find_drafter(request: ServeRequest, limits: Limits) -> int:
 
 def _sampling(request: ServeRequest) -> dict[str, Any]:
     """Return the columns of the sampling settings, checked."""
-    for name in ("temperature", "top_k", "top_p", "min_p"):
+    given = {name: getattr(request, name) for name in _SAMPLING}
+    for name, value in given.items():
         with _blame(name):
-            make_sampling(**{name: getattr(request, name)})
-    spec, values = make_sampling(request.temperature, request.top_k, request.top_p, request.min_p)
+            make_sampling(**{name: value})
+    spec, values = make_sampling(**given)
+    penalties = {} if values.penalties is None else values.penalties._asdict()
     greedy = spec.greedy or float(values.temperature) < MIN_TEMPERATURE
     return {
         "temperature": 0.0 if greedy else values.temperature,
         "top_k": values.top_k if spec.top_k else 0,
         "top_p": values.top_p if spec.top_p else 1.0,
         "min_p": values.min_p if spec.min_p else 0.0,
+        **penalties,
     }

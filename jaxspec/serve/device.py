@@ -80,11 +80,9 @@ class Device(Programs):
         Returns:
           Log-probabilities of `prompt[start + 1:end + 1]`, if they are asked for.
         """
-        tokens = np.zeros((1, self.capacity), np.int32)
-        tokens[0, : len(prompt)] = prompt
         where = np.asarray([slot, start, end, prompt[-1]], np.int32)
         name = "feed" if alternatives is None else "score"
-        ranked = self._call(name, np.asarray(reader, np.int32), tokens, where)
+        ranked = self._call(name, np.asarray(reader, np.int32), self._pad(prompt), where)
         return (
             [] if alternatives is None else read_logprobs(ranked, slice(start, end), alternatives)
         )
@@ -92,6 +90,10 @@ class Device(Programs):
     def copy(self, source: int, target: int) -> None:
         """Copy what a slot's caches hold into another slot, which is then fed."""
         self._call("copy", np.asarray([source, target], np.int32))
+
+    def count(self, slot: int, prompt: list[int]) -> None:
+        """Count a prompt's tokens, and then those that its slot generates, for penalties."""
+        self._call("count", self._pad(prompt), np.asarray([slot, len(prompt)], np.int32))
 
     def clean(self, slot: int) -> None:
         """Clear a slot of values that are not finite."""
@@ -177,6 +179,8 @@ class Device(Programs):
             self.read_logprobs({0: (0, 0)})
         elif name == "copy":
             self.copy(0, 0)
+        elif name == "count":
+            self.count(0, [0])
         else:
             self.clean(0)
 
@@ -221,6 +225,12 @@ class Device(Programs):
         """Let the followers end; nothing may be called afterwards."""
         if self.followers is not None:
             self.followers.stop()
+
+    def _pad(self, prompt: list[int]) -> np.ndarray:
+        """Return the prompt as programs take it, int32 [1, S]."""
+        tokens = np.zeros((1, self.capacity), np.int32)
+        tokens[0, : len(prompt)] = prompt
+        return tokens
 
     def _call(self, name: str, *arrays: np.ndarray) -> Any:
         """Run a program here and in the processes that follow."""

@@ -74,6 +74,8 @@ class Feeder:
         task.fed = end
         self._prefixes.hold(slot, prompt[:end], task.cached_by)
         if task.decodes:
+            if task.accepted.penalised:
+                device.count(slot, prompt)
             settings = task.accepted.settings | {"reader": task.reader}
             device.open(slot, settings, task.accepted.stop_ids)
         return int(chunks)

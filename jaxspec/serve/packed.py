@@ -13,11 +13,13 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from jaxspec.core.adjust import forbid, list_paths, penalise
 from jaxspec.core.cache import PackedCache, Packing
 from jaxspec.core.sampling import argmax, draw_rows
-from jaxspec.core.sampling_settings import MIN_TEMPERATURE
+from jaxspec.core.sampling_settings import MIN_TEMPERATURE, Penalties
 from jaxspec.core.state import DecodeState, Tree
 from jaxspec.engine.acceptance import accept_match
+from jaxspec.engine.adjust import asks_now, change_if, list_ends
 from jaxspec.engine.buckets import run_smallest
 from jaxspec.engine.round import Round
 from jaxspec.engine.verify import Verified
@@ -98,7 +100,16 @@ def _verify_rows(
     )
     logits = round.target(out.hidden, method="logits")[0]
 
-    own = _draw(round, logits, noise, slot, depth, bias)
+    def adjust(logits: jax.Array) -> jax.Array:
+        counts, stop_from = state.counts, round.request.stop_from
+        assert counts is not None and stop_from is not None, "slots have both"
+        penalties = Penalties(*(x[slot] for x in round.request.sampling.penalties))
+        paths = list_paths(tree, longest - 1)[slot, row]
+        logits = penalise(logits, counts[slot], paths, penalties)
+        early = state.emitted[slot] + depth < stop_from[slot]
+        return forbid(logits, list_ends(round)[slot, 0], early)
+
+    own = _draw(round, logits, noise, slot, depth, bias, asks_now(round, state), adjust)
     accepted = accept_match(tree, own[packing.place], longest - 1)
     at = jnp.take_along_axis(packing.place, accepted.path, axis=1)
     hidden = out.hidden[0][at] if with_hidden else None
@@ -119,16 +130,23 @@ def _draw(
     slot: jax.Array,
     depth: jax.Array,
     bias: LogitBias,
+    adjusts: jax.Array,
+    adjust: Callable[[jax.Array], jax.Array],
 ) -> jax.Array:
     """Draw after rows with logits [R, V], of the slots int32 [R]; return int32 [R].
 
-    If all slots are greedy and none has a bias, the logits are read once, as they are. All others
-    share one program: sampling is most of what there is to compile.
+    If all slots are greedy and nothing changes their logits, these are read once, as they are. All
+    others share one program: sampling is most of what there is to compile.
+
+    Args:
+      adjusts: bool [], whether earlier tokens change logits of some slot.
+      adjust: changes them, after the biases.
     """
     sampling, values = round.config.sampling, round.request.sampling
 
     def sample() -> jax.Array:
-        return draw_rows(add_bias(logits, slot, bias), noise, slot, depth, sampling, values)
+        changed = change_if(adjusts, adjust, add_bias(logits, slot, bias))
+        return draw_rows(changed, noise, slot, depth, sampling, values)
 
     asked = (values.temperature[slot] >= MIN_TEMPERATURE).any() | (bias.token >= 0).any()
-    return jax.lax.cond(asked, sample, lambda: argmax(logits.astype(jnp.float32)))
+    return jax.lax.cond(asked | adjusts, sample, lambda: argmax(logits.astype(jnp.float32)))

@@ -25,7 +25,7 @@ from jaxspec.serve.logprobs import rank_tokens
 from jaxspec.serve.publish import replace_drafter
 from jaxspec.serve.rounds import Control, Rules
 from jaxspec.serve.settings import make_settings
-from jaxspec.serve.slots import SlotsState, make_slots, set_lengths
+from jaxspec.serve.slots import SlotsState, count_slot, make_slots, set_lengths
 from jaxspec.serve.visit import visit
 
 # Integers of a visit's control, before the seconds of rounds.
@@ -96,6 +96,7 @@ class Programs:
             "feed": ((), (1, self.capacity), (4,)),
             "score": ((), (1, self.capacity), (4,)),
             "copy": ((2,),),
+            "count": ((1, self.capacity), (2,)),
             "clean": ((),),
             "visit": ((), make_settings(self.slots).shape, control, (2,)),
             "rank": ((self.slots,),),
@@ -138,6 +139,9 @@ class Programs:
             elif name == "rank":
                 options = {"config": list_configs(self.config)[0], "count": self.logprobs}
                 lowered = rank_tokens.lower(self.params, self._shapes, zero, **options)
+            elif name == "count":
+                given = np.zeros((1, self.capacity), np.int32), first
+                lowered = count_slot.lower(self._shapes.decode.counts, *given)
             else:
                 program, given = {"copy": (copy_slot, first), "clean": (clean_slot, zero)}[name]
                 lowered = program.lower(self.params, self._shapes, given, config=self.config)
@@ -165,6 +169,11 @@ class Programs:
     def _copy(self, slots: np.ndarray) -> None:
         """Copy what the first slot's caches hold into the second."""
         self.state = copy_slot(self.params, self.state, slots, config=self.config)
+
+    def _count(self, tokens: np.ndarray, where: np.ndarray) -> None:
+        """Begin to count the tokens of a slot, see `jaxspec.serve.slots.count_slot`."""
+        counts = count_slot(self.state.decode.counts, tokens, where)
+        self.state = self.state.replace(decode=self.state.decode.replace(counts=counts))
 
     def _clean(self, slot: np.ndarray) -> None:
         """Clear a slot of values that are not finite."""

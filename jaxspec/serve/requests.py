@@ -21,11 +21,12 @@ class ServeRequest:
       tokens: ids of the prompt.
       max_new_tokens: largest number of tokens to generate; 0: the prompt is read, and no more.
       temperature, top_k, top_p, min_p, seed: as in `jaxspec.decode`.
+      presence_penalty, frequency_penalty, repetition_penalty: as in `jaxspec.decode`.
       sequence: which of several samples of this prompt, from 0; a list of equal prompts that
         `jaxspec.decode` gets is numbered like this.
       stop: strings and token ids that end the text, in addition to the model's EOS tokens.
       ignore_eos: do not stop at the model's EOS tokens.
-      min_tokens: tokens before which no stop id ends the text, at most `max_new_tokens`.
+      min_tokens: tokens before which nothing ends the text, at most `max_new_tokens`.
       method: `ar`, or the name of one of the engine's drafters; None: the first of them. It changes
         no token.
       weight: how much a token of this request counts when rows are shared, 0.001 to 1000.
@@ -45,6 +46,9 @@ class ServeRequest:
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
     seed: int = 0
     sequence: int = 0
     stop: tuple[str | int, ...] = ()
@@ -60,7 +64,7 @@ class ServeRequest:
 
 
 class TokenLogprob(NamedTuple):
-    """How likely the target found a token: at temperature 1, before biases and filters.
+    """How likely the target found a token: at temperature 1, before biases, penalties and filters.
 
     Attributes:
       logprob: its log-probability, in nats.

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.core.sampling_settings import SamplingValues
+from jaxspec.core.sampling_settings import Penalties, SamplingValues
 from jaxspec.core.state import Request
 from jaxspec.serve.bias import BIASES, LogitBias
 
@@ -22,7 +22,7 @@ _INTEGERS = (
     *("active", "reader", "limit", "stop_from", "seed", "sequence", "deepest", "top_k"),
     *("low", "high"),
 )
-_FLOATS = ("temperature", "top_p", "min_p", "weight")
+_FLOATS = ("temperature", "top_p", "min_p", "weight", *Penalties._fields)
 _NAMES = _INTEGERS + _FLOATS
 # Behind these come the stop ids, the tokens that have a bias, and their biases.
 _BIASED = len(_NAMES) + STOPS
@@ -76,7 +76,7 @@ def write_settings(
       bias: at most `BIASES` pairs of a token id and its bias.
       values: by the names of columns: `active`, `limit`, `temperature`, …
     """
-    neutral: dict[str, Any] = {"low": 1, "high": 1, "top_p": 1.0, "weight": 1.0}
+    neutral: dict[str, Any] = {"low": 1, "high": 1, "top_p": 1.0, "weight": 1.0, "repetition": 1.0}
     for column, name in enumerate(_NAMES):
         value = values.get(name, neutral.get(name, 0))
         if name in _FLOATS:
@@ -100,8 +100,9 @@ def read_settings(settings: jax.Array) -> SlotSettings:
     column: dict[str, jax.Array] = {name: settings[:, i] for i, name in enumerate(_NAMES)}
     for name in _FLOATS:
         column[name] = jax.lax.bitcast_convert_type(column[name], jnp.float32)
+    penalties = Penalties(*(column[name] for name in Penalties._fields))
     sampling = SamplingValues(
-        column["temperature"], column["top_k"], column["top_p"], column["min_p"]
+        column["temperature"], column["top_k"], column["top_p"], column["min_p"], penalties
     )
     request = Request(
         limit=column["limit"],

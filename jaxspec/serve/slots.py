@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from jaxspec.core.adjust import count_prompt
 from jaxspec.core.cache import PartCache, allocate
 from jaxspec.core.mesh import constrain
 from jaxspec.core.params import Params, Spec
@@ -90,6 +91,7 @@ def _make_slots(
     if keep_hidden:
         hidden = jnp.zeros((*decode.tokens.shape, spec.target.hidden_size), dtype)
     broken = jnp.zeros(slots, bool)
+    decode = decode.replace(counts=jnp.zeros((slots, spec.target.vocab_size), jnp.int32))
     state = SlotsState(decode, zeros, zeros[0] + 0, calibration, broken, hidden)
     # Leaves that share a buffer could not be donated. Programs return dtypes that are not weak, so
     # the first call of one would compile it for others than the next.
@@ -108,6 +110,20 @@ def set_lengths(state: SlotsState, lengths: jax.Array) -> SlotsState:
     decode = state.decode
     decode = decode.replace(cache=decode.cache.replace(length=lengths))
     return place_slots(state.replace(decode=decode))
+
+
+@functools.partial(jax.jit, donate_argnames=("counts",))
+def count_slot(counts: jax.Array, tokens: jax.Array, where: jax.Array) -> jax.Array:
+    """Begin to count the tokens of a slot, see `DecodeState.counts`.
+
+    Args:
+      counts: int32 [B, V].
+      tokens: int32 [1, S], the prompt, padded.
+      where: int32 [2], the slot and the prompt's length.
+    """
+    one = count_prompt(tokens, where[1:], counts.shape[1])
+    counted = jax.lax.dynamic_update_slice_in_dim(counts, one, where[0], 0)
+    return constrain(counted, PartitionSpec())
 
 
 def make_slot_round(params: Params, config: DecodeConfig, settings: jax.Array | None) -> Round:

@@ -43,7 +43,7 @@ def find_next(device: Device, rests: bool) -> list[Variant]:
     found.append(_visit(parts[1], not rests))
     if rests and len(device.parts) == 1:
         found.append(_visit(parts[1], True))
-    found += [Variant("copy"), Variant("clean")]
+    found += [Variant("copy"), Variant("clean"), Variant("count")]
     if device.logprobs:
         found += [Variant("rank"), *_of_prompts("score", device, rests)]
     first = find_first(device, rests)

@@ -115,5 +115,11 @@ def test_sampling_is_traced_once(id, monkeypatch):
     )
     bias = LogitBias(jnp.full((2, BIASES), id), jnp.ones((2, BIASES)))
     slot = jnp.array([0, 1, 1])
-    packed._draw(round, jnp.ones((3, 8), jnp.bfloat16), None, slot, slot, bias)
-    assert seen == [jnp.float32]
+    logits, adjusts = jnp.ones((3, 8), jnp.bfloat16), jnp.bool_(id > 0)
+
+    def adjust(logits):
+        seen.append(logits.dtype)
+        return logits
+
+    packed._draw(round, logits, None, slot, slot, bias, adjusts, adjust)
+    assert seen == [jnp.float32] * 2

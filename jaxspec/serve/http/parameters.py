@@ -15,6 +15,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError
 
+from jaxspec.core.sampling_settings import MOST_PENALTY
 from jaxspec.serve.bias import BIASES, LARGEST
 from jaxspec.serve.http.bodies import (
     BIASED,
@@ -73,6 +74,8 @@ class Parameters(Closed):
       min_p, top_k, ignore_eos, min_tokens, stop_token_ids: as in vLLM; top_k of 0 or -1 is no limit.
       seed: of sampling; with the same seed and prompt the text is the same under any load. None: a
         seed that no other request has.
+      presence_penalty, frequency_penalty, repetition_penalty: as in `jaxspec.decode`, OpenAI's and
+        vLLM's.
       logit_bias: what to add to the logits of tokens, by their ids.
       user, safety_identifier, metadata: labels, which are neither used nor kept.
       store: whether OpenAI may keep the answer; nothing is kept here in any case.
@@ -93,6 +96,9 @@ class Parameters(Closed):
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     top_k: Annotated[int, Field(ge=-1)] = 0
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    presence_penalty: Annotated[float, Field(ge=-MOST_PENALTY, le=MOST_PENALTY)] = 0.0
+    frequency_penalty: Annotated[float, Field(ge=-MOST_PENALTY, le=MOST_PENALTY)] = 0.0
+    repetition_penalty: Annotated[float, Field(gt=0)] = 1.0
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     stop: Annotated[tuple[str, ...], WithJsonSchema(STOPS)] = ()
     stop_token_ids: Annotated[tuple[int, ...], FailFast()] = ()

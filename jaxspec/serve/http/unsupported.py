@@ -24,7 +24,6 @@ _TOOLS = "it cannot make a model call tools: leave them out, or send 'tool_choic
 _FORMS = "it cannot hold an answer to a form: ask for it in the prompt"
 _TEXT = "answers are text"
 _BEAMS = "there is no beam search"
-_PENALTIES = "a penalty depends on the path to a token, and a draft tree has many"
 
 UNSUPPORTED = {
     "add_generation_prompt": Unsupported("a chat's prompt ends where its answer begins", (True,)),
@@ -34,7 +33,6 @@ UNSUPPORTED = {
     "best_of": Unsupported("answers are not ranked: ask for n of them", (1,)),
     "continue_final_message": Unsupported("use /v1/completions", (False,)),
     "echo": Unsupported("only /v1/completions repeats a prompt", (False,)),
-    "frequency_penalty": Unsupported(_PENALTIES, (0,)),
     "function_call": Unsupported(_TOOLS, ("none",)),
     "functions": Unsupported(_TOOLS, ([],)),
     "guided_json": Unsupported(_FORMS),
@@ -44,14 +42,12 @@ UNSUPPORTED = {
     "modalities": Unsupported(_TEXT, (["text"],)),
     "parallel_tool_calls": Unsupported(_TOOLS, (True, False)),
     "prediction": Unsupported("drafts are made by the server's own drafter"),
-    "presence_penalty": Unsupported(_PENALTIES, (0,)),
     "priority": Unsupported("requests are taken in the order of their arrival", (0,)),
     "reasoning_effort": Unsupported(
         "it cannot tell a model how long to think: set the variables of its template by "
         "chat_template_kwargs",
         ("none",),
     ),
-    "repetition_penalty": Unsupported(_PENALTIES, (1,)),
     "response_format": Unsupported(_FORMS, ({"type": "text"},)),
     "service_tier": Unsupported("there is one tier", ("auto", "default")),
     "skip_special_tokens": Unsupported("texts are without them: use return_token_ids", (True,)),
