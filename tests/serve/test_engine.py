@@ -31,6 +31,8 @@ SAMPLING = (
     dict(temperature=1.2, top_k=20, top_p=0.9, min_p=0.02),
     dict(temperature=0.9, top_k=100, top_p=0.95, seed=8),
     dict(temperature=1.0, min_p=0.1),
+    dict(frequency_penalty=0.6, repetition_penalty=1.2),
+    dict(temperature=0.9, seed=2, presence_penalty=0.8, repetition_penalty=0.9, min_tokens=5),
 )
 
 SLOW = pytest.mark.slow
@@ -82,6 +84,8 @@ def random_requests(params, count, sampling, seed=0):
         prompt = tokenizer.encode(pick.choice(TEXTS)) * pick.choice((1, 1, 1, 12))
         stop = pick.choice(((), (), (" the",), ("e", "zzz"), (tokenizer.encode(" a")[-1],)))
         options = dict(pick.choice(sampling), stop=stop, max_new_tokens=pick.choice((1, 7, 24, 40)))
+        if "min_tokens" in options:
+            options["max_new_tokens"] += 5
         requests.append((tuple(prompt), options, pick.choice((None, None, "ar"))))
     return [
         (
@@ -270,6 +274,9 @@ def test_a_full_queue_refuses(mini):
         (dict(top_k=0), "top_k", "top_k"),
         (dict(top_p=0.0), "top_p", "top_p"),
         (dict(min_p=2.0), "min_p", "min_p"),
+        (dict(presence_penalty=-2.5), "presence_penalty", "from -2 to 2"),
+        (dict(frequency_penalty="a"), "frequency_penalty", "must be a number"),
+        (dict(repetition_penalty=0), "repetition_penalty", "above 0"),
         (dict(method="eagle3"), "method", "give 'dflash' or 'ar'"),
         (dict(stop=("",)), "stop", "stop string is empty"),
         (dict(stop=tuple(range(20))), "stop", "at most 16"),
@@ -292,13 +299,32 @@ def test_invalid_requests_are_refused_in_one_line_that_names_the_field(mini, fie
     assert engine.idle
 
 
-def test_min_tokens_holds_stop_ids_back(mini):
-    options = dict(method="ar", capacity=320, max_new_tokens=30, ignore_eos=True)
-    alone = jaxspec.decode(mini, [5, 6, 7], **options).tokens
-    stop = (alone[2],)
-    request = ServeRequest((5, 6, 7), max_new_tokens=30, ignore_eos=True, stop=stop, min_tokens=4)
-    end = next((i for i in range(4, 30) if alone[i] == stop[0]), 29) + 1
-    assert join(run(make(mini, 2), [request])[0])[0] == alone[:end]
+@pytest.mark.usefixtures("drafting")
+def test_requests_with_penalties_do_not_meet_others(mini):
+    """Penalties and least numbers of tokens are of a request, and its slot's next one has none."""
+    prompt = tuple(TEXTS[1].encode())
+    common = dict(capacity=320, max_new_tokens=30, ignore_eos=True)
+    alone = jaxspec.decode(mini, list(prompt), method="ar", **common)
+    common.pop("capacity")
+    stop = dict(stop=(alone.tokens[2], alone.text[4:7]))
+    kinds = [
+        dict(presence_penalty=0.3, frequency_penalty=0.2, repetition_penalty=1.1),
+        {},
+        dict(temperature=0.8, repetition_penalty=1.2, min_tokens=4, **stop),
+        stop,
+    ]
+    expected = [
+        jaxspec.decode(mini, list(prompt), method="ar", capacity=320, **common, **one) for one in kinds
+    ]
+    assert len({tuple(one.tokens) for one in expected}) == len(kinds)
+    requests = [ServeRequest(prompt, **common, **one) for one in kinds]
+    results = run(make(mini, 2), requests * 2)
+    for found, one in zip(results, expected * 2, strict=True):
+        tokens, text, finish = join(found)
+        assert (tokens, text) == (one.tokens, one.text)
+        assert finish == one.stats.finish_reason
+    drafted = [sum(flag for update in found for flag in update.drafted) for found in results]
+    assert drafted[0] and drafted[2]
 
 
 def test_samples_of_one_prompt_are_those_of_a_list(mini):
