@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxspec.engine.detokenize import Detokenizer
 from jaxspec.engine.output import DraftTree, TracedRound
-from jaxspec.engine.stops import Stops, find_stop, safe_length
+from jaxspec.engine.stops import Stops, find_stop
 from jaxspec.serve.counters import Counters
 from jaxspec.serve.requests import (
     InvalidRequest,
@@ -89,7 +89,7 @@ class Slot:
         if self.made == len(self.tokens):
             finish = "length" if self.made == self.request.max_new_tokens else "stop"
         if finish is None:
-            ready = safe_length(self.text.text, self.stops)
+            ready = Stops(self.stops).safe_length(self.text.text)
             whole = self.text.text[: max(ready, self.shown)]
         else:
             found = find_stop(self.tokens, ByteTokenizer().decode, Stops(self.stops))

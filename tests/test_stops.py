@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.engine.stops import Stops, find_stop, safe_length
+from jaxspec.engine.stops import Stops, find_stop
 from jaxspec.engine.streamed_text import StreamedText
 from jaxspec.engine.token_ids import is_batch, number_sequences, pad, to_ids
 
@@ -47,10 +47,10 @@ def test_a_stream_ends_where_the_stop_string_begins(seed):
 
 
 def test_safe_length_holds_what_a_stop_may_take_back():
-    assert safe_length("abc<", ("<end>",)) == 3
-    assert safe_length("abc<en", ("<end>", "zz")) == 3
-    assert safe_length("abc<x", ("<end>",)) == 5
-    assert safe_length("ab\N{REPLACEMENT CHARACTER}", ()) == 2
+    assert Stops(("<end>",)).safe_length("abc<") == 3
+    assert Stops(("<end>", "zz")).safe_length("abc<en") == 3
+    assert Stops(("<end>",)).safe_length("abc<x") == 5
+    assert Stops(()).safe_length("ab\N{REPLACEMENT CHARACTER}") == 2
 
 
 def test_sequence_numbers_depend_on_the_prompt_and_its_repeats_alone():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +14,8 @@ from jaxspec.engine.detokenize import Decode, settle
 
 # Marks are the characters from here on: private ones of the last plane, which no text has.
 _FIRST_MARK = 0x100000
+# Special tokens of a string that may be spelled instead.
+_SPELLED = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +23,8 @@ class Stops:
     """Strings that end a text; false if there are none.
 
     Special tokens are left out of texts. Where a string holds the text of one, a mark stands for the
-    token, and the string is looked for in a text with marks.
+    token, and the string is looked for in a text with marks. Marks that it does not hold are nothing
+    to it.
 
     Attributes:
       strings: what to look for.
@@ -29,7 +34,7 @@ class Stops:
 
     strings: tuple[str, ...] = ()
     least: int = 0
-    marks: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    marks: Mapping[int, str] = dataclasses.field(default_factory=dict, hash=False)
 
     def __bool__(self) -> bool:
         return bool(self.strings)
@@ -41,6 +46,39 @@ class Stops:
     def clean(self, text: str) -> str:
         """Return a text without its marks."""
         return text.translate({ord(mark): None for mark in self.marks.values()})
+
+    def find(self, text: str, known: int) -> int | None:
+        """Find where the earliest string begins that ends after the first `known` characters.
+
+        Args:
+          text: with marks.
+        """
+        found = []
+        for one in self.strings:
+            seen, places = self._read(text, one)
+            place = seen.find(one, max(0, bisect.bisect_left(places, known) - len(one) + 1))
+            found += [places[place]] if place >= 0 else []
+        return min(found, default=None)
+
+    def safe_length(self, text: str) -> int:
+        """Characters of a text with marks that later tokens cannot take back, by a string that they
+        complete or by bytes of the last character.
+        """
+        keep = len(settle(text))
+        for one in self.strings:
+            seen, places = self._read(text, one)
+            sizes = range(min(len(one) - 1, len(seen)), 0, -1)
+            begun = next((size for size in sizes if seen.endswith(one[:size])), 0)
+            keep = min(keep, places[len(seen) - begun])
+        return keep
+
+    def _read(self, text: str, string: str) -> tuple[str, Sequence[int]]:
+        """Leave out the marks that a string does not hold; return the places of the rest too."""
+        others = {mark for mark in self.marks.values() if mark not in string}
+        if others.isdisjoint(text):
+            return text, range(len(text) + 1)
+        places = [place for place, one in enumerate(text) if one not in others]
+        return "".join(text[place] for place in places), [*places, len(text)]
 
 
 class _Marking:
@@ -85,17 +123,33 @@ def read_stops(
         )
     special = {text: id for text, id in tokenizer.special_ids.items() if text and id < vocab_size}
     ids += tuple(special[one] for one in strings if one in special)
-    # Of texts that begin alike, the longest counts.
-    known = "|".join(map(re.escape, sorted(special, key=len, reverse=True)))
     marks: dict[int, str] = {}
-
-    def mark(found: re.Match[str]) -> str:
-        return marks.setdefault(special[found[0]], chr(_FIRST_MARK + len(marks)))
-
-    parts = [one for one in strings if one not in special]
-    marked = [re.sub(known, mark, one) for one in parts] if known else parts
+    marked = [
+        spelled for one in strings if one not in special for spelled in _mark(one, special, marks)
+    ]
     # What spells a special token without being one ends the text, too.
     return ids, Stops(tuple(dict.fromkeys((*strings, *marked))), least, marks)
+
+
+def _mark(string: str, special: Mapping[str, int], marks: dict[int, str]) -> list[str]:
+    """Return a string with marks in all places of special tokens, or in any of the first few.
+
+    Args:
+      special: ids of special tokens by their texts.
+      marks: those given so far; new ones are added.
+    """
+    if not special:
+        return []
+    # Of texts that begin alike, the longest counts.
+    known = "|".join(map(re.escape, sorted(special, key=len, reverse=True)))
+    parts = re.split(f"({known})", string)
+    spellings = []
+    for place, part in enumerate(parts):
+        spellings.append((part,))
+        if place % 2:
+            mark = marks.setdefault(special[part], chr(_FIRST_MARK + len(marks)))
+            spellings[-1] = (part, mark) if place < 2 * _SPELLED else (mark,)
+    return ["".join(chosen) for chosen in itertools.product(*spellings)]
 
 
 def find_stop(tokens: list[int], decode: Decode, stops: Stops) -> tuple[int, str] | None:
@@ -114,7 +168,7 @@ def find_stop(tokens: list[int], decode: Decode, stops: Stops) -> tuple[int, str
 
     def find(count: int) -> str | None:
         text = settle(marked(tokens[:count]))
-        place = find_string(text, len(early), stops.strings)
+        place = stops.find(text, len(early))
         return None if place is None else text[:place]
 
     before = find(len(tokens))
@@ -130,22 +184,3 @@ def find_stop(tokens: list[int], decode: Decode, stops: Stops) -> tuple[int, str
         else:
             before, high = found, middle
     return low, stops.clean(before)
-
-
-def find_string(text: str, known: int, strings: tuple[str, ...]) -> int | None:
-    """Find where the earliest of `strings` begins that ends after the first `known` characters."""
-    found = (text.find(one, max(0, known - len(one) + 1)) for one in strings)
-    return min((place for place in found if place >= 0), default=None)
-
-
-def safe_length(text: str, strings: tuple[str, ...]) -> int:
-    """Characters of `text` that later tokens cannot take back, by a stop string that they complete
-    or by bytes of the last character.
-    """
-    keep = len(settle(text))
-    for stop in strings:
-        for size in range(min(len(stop) - 1, len(text)), 0, -1):
-            if text.endswith(stop[:size]):
-                keep = min(keep, len(text) - size)
-                break
-    return keep

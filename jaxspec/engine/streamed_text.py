@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxspec.engine.detokenize import Detokenizer, continue_after
-from jaxspec.engine.stops import Stops, find_string, safe_length
+from jaxspec.engine.stops import Stops
 
 
 class StreamedText:
@@ -39,10 +39,10 @@ class StreamedText:
         self._early -= len(early)
         self._held += self._all.add(early) if early else ""
         # A stop string begins in what is held back: nothing else could become one.
-        known, strings = len(self._held), self._stops.strings
+        known = len(self._held)
         self._held += self._all.add(tokens) if tokens else ""
-        self.stopped = self.stopped or find_string(self._held, known, strings) is not None
-        ready = 0 if self.stopped else safe_length(self._held, strings)
+        self.stopped = self.stopped or self._stops.find(self._held, known) is not None
+        ready = 0 if self.stopped else self._stops.safe_length(self._held)
         piece, self._held = self._stops.clean(self._held[:ready]), self._held[ready:]
         self._shown += len(piece)
         return piece

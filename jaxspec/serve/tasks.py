@@ -137,5 +137,4 @@ class Task:
         return self._text.rest(piece, self._decode(self.tokens) if self.tokens else "")
 
     def _why_done(self) -> Finish:
-        stops = self.tokens[-1] in self.accepted.stop_ids
-        return "stop" if stops and len(self.tokens) > self.accepted.request.min_tokens else "length"
+        return "stop" if self.tokens[-1] in self.accepted.stop_ids else "length"

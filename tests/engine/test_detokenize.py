@@ -1,5 +1,7 @@
 """Text of growing lists of tokens, against decoding the whole list and against its bytes."""
 
+import itertools
+
 import hypothesis
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ import tokenizer_toys as toys
 from hypothesis import strategies as st
 
 from jaxspec.engine.detokenize import Detokenizer, continue_after
-from jaxspec.engine.stops import find_stop
+from jaxspec.engine.stops import Stops, find_stop, read_stops
 from jaxspec.engine.streamed_text import StreamedText
 from jaxspec.io.hub import ZOO
 from jaxspec.io.tokenizer import load_tokenizer
@@ -135,22 +137,85 @@ def test_stops_end_a_text_at_the_same_token(toy, kind, data):
     toy, before = toy(kind), toy(kind).words(" is")
     tokens = draw_tokens(data, toy)
     letters = st.sampled_from("a 世界é😀\N{REPLACEMENT CHARACTER}")
-    stops = tuple(data.draw(st.lists(st.text(letters, min_size=1, max_size=3), max_size=2)))
+    strings = tuple(data.draw(st.lists(st.text(letters, min_size=1, max_size=3), max_size=2)))
+    stops = Stops(strings, least=data.draw(st.integers(0, 4)) if strings else 0)
+
+    def settled(count):
+        return toy.spell(tokens[:count], before).removesuffix("\N{REPLACEMENT CHARACTER}")
+
     expected = None
-    for count in range(1, len(tokens) + 1):
-        text = toy.spell(tokens[:count], before).removesuffix("\N{REPLACEMENT CHARACTER}")
-        if places := [text.find(stop) for stop in stops if stop in text]:
+    for count in range(stops.least + 1, len(tokens) + 1):
+        text, early = settled(count), len(settled(stops.least))
+        places = [found_after(text, stop, early) for stop in strings]
+        if places := [place for place in places if place >= 0]:
             expected = count, text[: min(places)]
             break
     decode = continue_after(toy.real.decode, before)
     assert find_stop(tokens, decode, stops) == expected
-    stream, shown = StreamedText(toy.real, stops, before), ""
-    for count, token in enumerate(tokens, 1):
-        shown += stream.add([token])
+    stream, shown, count = StreamedText(toy.real, stops, before), "", 0
+    while count < len(tokens) and not stream.stopped:
+        # Rounds of several tokens may cross the least number, and end after the stop string.
+        news = tokens[count : count + data.draw(st.integers(1, 3))]
+        count += len(news)
+        shown += stream.add(news)
         assert stream.stopped == (expected is not None and expected[0] <= count)
+    whole = toy.spell(tokens, before) if expected is None else expected[1]
+    assert stream.rest(shown, whole) == whole and whole.startswith(shown)
+
+
+def found_after(text, stop, early):
+    """The first place of a stop string that ends after `early` characters; -1: none."""
+    ends = (at for at in range(len(text)) if text[at:].startswith(stop) and at + len(stop) > early)
+    return next(ends, -1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@hypothesis.given(data=st.data())
+@hypothesis.settings(max_examples=60, deadline=None, derandomize=True)
+def test_special_tokens_end_a_text_though_it_does_not_show_them(toy, kind, data):
+    """A stop string is one, holds some, or spells one by other tokens."""
+    toy = toy(kind)
+    ids = toy.real.special_ids
+    assert {*ids} == {*toys.SPECIAL}
+    letters = [toy.bytes.index(letter.encode()) for letter in "ab<s/>"]
+    tokens = data.draw(st.lists(st.sampled_from([*letters, *ids.values()]), max_size=12))
+    parts = st.lists(st.sampled_from(["a", "b", "<s>", "</s>"]), min_size=1, max_size=3)
+    stop = tuple("".join(one) for one in data.draw(st.lists(parts, min_size=1, max_size=2)))
+    names = {id: text for text, id in ids.items()}
+
+    def search():
+        for count in range(1, len(tokens) + 1):
+            before = [
+                text
+                for one, reads in itertools.product(stop, (True, False))
+                if (text := before_stop(tokens[:count], one, reads)) is not None
+            ]
+            if before:
+                return count, min(before, key=len)
+
+    def before_stop(tokens, stop, reads):
+        """The shown text before a string, which may read the special tokens that it holds."""
+        raw = []  # characters, each with whether it is shown
+        for token in tokens:
+            shown = token not in names
+            text = toy.bytes[token].decode() if shown else names[token]
+            raw += [(char, shown) for char in text if shown or (reads and text in stop)]
+        place = "".join(char for char, _ in raw).find(stop)
+        return None if place < 0 else "".join(char for char, shown in raw[:place] if shown)
+
+    found_ids, stops = read_stops(stop, toy.size + 4, toy.real)
+    ended = next((n for n, one in enumerate(tokens, 1) if one in found_ids), len(tokens))
+    decode, expected = toy.real.decode, search()
+    found = find_stop(tokens[:ended], decode, stops)
+    if found is None and ended and tokens[ended - 1] in found_ids:
+        found = ended, decode(tokens[:ended])
+    assert found == expected
+    stream, shown = StreamedText(toy.real, stops), ""
+    for token in tokens[:ended]:
+        shown += stream.add([token])
         if stream.stopped:
             break
-    whole = toy.spell(tokens, before) if expected is None else expected[1]
+    whole = decode(tokens[:ended]) if expected is None else expected[1]
     assert stream.rest(shown, whole) == whole and whole.startswith(shown)
 
 
@@ -181,7 +246,7 @@ def test_a_continuation_keeps_its_first_space(toy, kind):
     byte = [toy.bytes.index(bytes([byte])) for byte in "世".encode()]
     texts |= {tuple(byte): " is is", (*byte, *byte[:2]): " is is"}
     for prompt, text in texts.items():
-        stream = StreamedText(toy.real, (), prompt)
+        stream = StreamedText(toy.real, Stops(), prompt)
         assert continue_after(toy.real.decode, prompt)(words) == text
         assert stream.add(words[:1]) + stream.add(words[1:]) == text
 

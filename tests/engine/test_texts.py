@@ -12,6 +12,7 @@ from short_models import load_short
 import jaxspec
 from jaxspec.engine.results import read_sequence
 from jaxspec.engine.session import prepare
+from jaxspec.engine.stops import Stops
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.serve import ServeRequest
 from jaxspec.serve.checks import Accepted
@@ -49,21 +50,28 @@ def model(tmp_path_factory):
     return params.replace(spec=spec), names, seed
 
 
-def spell(names, tokens):
-    """The text after a prompt: the bytes of the tokens in a row."""
+def spell(names, tokens, special=b""):
+    """The text after a prompt: the bytes of the tokens in a row; special ones are left out."""
     data = b""
     for name in (names.get(token, f"?{token}") for token in tokens):
         is_byte = name.startswith("<0x")
         data += bytes([int(name[3:5], 16)]) if is_byte else name.replace("▁", " ").encode()
-    return data.replace(b"</s>", b"").decode(errors="replace")
+    return data.replace(b"</s>", special).decode(errors="replace")
 
 
 def expect(names, tokens, stop):
-    """Cut an answer where the first stop string is complete: its tokens and its text."""
+    """Cut an answer where the first stop string is complete: its tokens and its text.
+
+    Those with the text of a special token read such tokens, though they are left out.
+    """
     for count in range(1, len(tokens) + 1):
-        text = spell(names, tokens[:count]).removesuffix("\N{REPLACEMENT CHARACTER}")
-        if places := [text.find(one) for one in stop if one in text]:
-            return tokens[:count], text[: min(places)]
+        before = []
+        for one in stop:
+            text = spell(names, tokens[:count], b"</s>" if "</s>" in one else b"")
+            text = text.removesuffix("\N{REPLACEMENT CHARACTER}")
+            before += [text[: text.find(one)].replace("</s>", "")] if one in text else []
+        if before:
+            return tokens[:count], min(before, key=len)
     return tokens, spell(names, tokens)
 
 
@@ -77,7 +85,11 @@ def collect(pieces):
             return joined, end.value
 
 
-@pytest.mark.parametrize("stop", [(), ("s世",), ("界 ", "\N{REPLACEMENT CHARACTER}")])
+# The text of a special token that is no end of the model, alone, at an end and at a beginning.
+BY_TOKEN = (("</s>",), ("界</s>",), ("zz", "</s> "), ("zz</s>", "界 "))
+
+
+@pytest.mark.parametrize("stop", [(), ("s世",), ("界 ", "\N{REPLACEMENT CHARACTER}"), *BY_TOKEN])
 @pytest.mark.parametrize("method", ["ar", "dflash"])
 def test_whatever_cuts_an_answer(model, method, stop):
     """The limit at every token, within characters and after them, or a stop string."""
@@ -101,12 +113,31 @@ def test_whatever_cuts_an_answer(model, method, stop):
         ]
 
 
+def test_stop_strings_wait_for_the_least_number_of_tokens(model):
+    """One that is complete before ends no text, one that is complete after it does."""
+    params, names, seed = model
+    tokens = answer(params, seed)
+    text = spell(names, tokens)
+    options = dict(seed=seed, budget=8, max_new_tokens=LONGEST, **SAMPLED)
+    for least in (1, 4, 7):
+        early = len(spell(names, tokens[:least]).removesuffix("\N{REPLACEMENT CHARACTER}"))
+        stop = [text[: early - 1], text[early - 1 : early + 2]]
+        cut = text.index(stop[1], early - 2)
+        out = jaxspec.decode(params, PROMPT, stop=stop, min_tokens=least, **options)
+        assert (out.text, out.stats.finish_reason) == (text[:cut], "stop")
+        assert len(out.tokens) > least and out.tokens == tokens[: len(out.tokens)]
+        joined, _ = collect(jaxspec.stream(params, PROMPT, stop=stop, min_tokens=least, **options))
+        assert joined == out.text
+        without = jaxspec.decode(params, PROMPT, stop=stop[:1], min_tokens=least, **options)
+        assert without.tokens == tokens
+
+
 @pytest.mark.thorough
 def test_the_engine(model):
     """All limits and stop strings at once, in two slots."""
     params, names, seed = model
     tokens = answer(params, seed)
-    cases = [(n, stop) for n in range(1, LONGEST + 1) for stop in ((), ("s世",))]
+    cases = [(n, stop) for n in range(1, LONGEST + 1) for stop in ((), ("s世",), *BY_TOKEN)]
     engine = serve_toys.make(params)
     ids = [
         engine.submit(ServeRequest(PROMPT, max_new_tokens=n, stop=stop, seed=seed, **SAMPLED))
@@ -130,7 +161,7 @@ def test_updates_of_the_engine(model, size, stop):
     request = ServeRequest(PROMPT, max_new_tokens=LONGEST, stop=stop)
     for limit in range(1, LONGEST + 1):
         expected = expect(names, tokens[:limit], stop)
-        task = Task(1, Accepted(request, list(PROMPT), (), stop, {}, 1), 0.0, tokenizer)
+        task = Task(1, Accepted(request, list(PROMPT), (), Stops(stop), {}, 1), 0.0, tokenizer)
         text, start, finish = "", 0, None
         while finish is None:
             end = min(start + size, limit)
@@ -141,7 +172,7 @@ def test_updates_of_the_engine(model, size, stop):
             text, start, finish = text + update.text, end, update.finish
         assert (task.tokens, text) == expected
     # Aborted within a character, it gives what it has.
-    task = Task(1, Accepted(request, list(PROMPT), (), stop, {}, 1), 0.0, tokenizer)
+    task = Task(1, Accepted(request, list(PROMPT), (), Stops(stop), {}, 1), 0.0, tokenizer)
     text = task.add(tokens[:2], [False] * 2, 1, False, broken=False, tree=None, logprobs=[]).text
     assert text + task.end("abort").text == " Paris\N{REPLACEMENT CHARACTER}"
 
@@ -151,7 +182,7 @@ def test_sequences_of_a_batch_continue_their_own_prompts(model):
     params, names, seed = model
     tokenizer, tokens = load_tokenizer(params.spec.tokenizer), answer(params, seed)
     prompts = [list(PROMPT), list(tokenizer.eos)]
-    session = SimpleNamespace(tokenizer=tokenizer, stop_strings=(), prompt=prompts.__getitem__)
+    session = SimpleNamespace(tokenizer=tokenizer, stop_strings=Stops(), prompt=prompts.__getitem__)
     state = SimpleNamespace(tokens=np.array([tokens, tokens]), emitted=np.array([4, 5]))
     assert [read_sequence(session, state, b)[1] for b in range(2)] == [" Paris世", "Paris世�"]
 
@@ -165,5 +196,5 @@ def test_half_surrogate_pairs_of_prompts_and_stops():
         for prompt in ("hi \ud83d there", "hi \N{REPLACEMENT CHARACTER} there", chat)
     ]
     assert found[0].prompt(0) == found[1].prompt(0)
-    assert {one.stop_strings for one in found} == {("\N{REPLACEMENT CHARACTER} x",)}
+    assert {one.stop_strings for one in found} == {Stops(("\N{REPLACEMENT CHARACTER} x",))}
     assert "\N{REPLACEMENT CHARACTER}" in found[2].tokenizer.decode(found[2].prompt(0))
