@@ -182,14 +182,18 @@ def collect_decode_options(arguments: argparse.Namespace) -> dict[str, Any]:
 def collect_method_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return keyword arguments of `jaxspec.decode` from `add_decode` and `add_method`."""
     penalties = {name: getattr(arguments, name) for name in _PENALTIES}
-    return collect_decode_options(arguments) | penalties | {
-        "stop": (*arguments.stop, *arguments.stop_id),
-        "method": arguments.method,
-        "builder": arguments.builder,
-        "budget": arguments.budget,
-        "coupled": arguments.coupled == "on",
-        "lookup": LOOKUP[arguments.lookup],
-    }
+    return (
+        collect_decode_options(arguments)
+        | penalties
+        | {
+            "stop": (*arguments.stop, *arguments.stop_id),
+            "method": arguments.method,
+            "builder": arguments.builder,
+            "budget": arguments.budget,
+            "coupled": arguments.coupled == "on",
+            "lookup": LOOKUP[arguments.lookup],
+        }
+    )
 
 
 def make_policy(

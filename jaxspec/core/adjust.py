@@ -91,9 +91,7 @@ def penalise(
 
 def _penalise(logits: jax.Array, counts: jax.Array, strengths: Penalties) -> jax.Array:
     generated = counts // _GENERATED
-    scaled = jnp.where(
-        logits > 0, logits / strengths.repetition, logits * strengths.repetition
-    )
+    scaled = jnp.where(logits > 0, logits / strengths.repetition, logits * strengths.repetition)
     kept = jnp.where(counts > 0, scaled, logits)
     present = jnp.where(generated > 0, strengths.presence, 0.0)
     return kept - strengths.frequency * generated.astype(jnp.float32) - present

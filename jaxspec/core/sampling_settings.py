@@ -137,7 +137,7 @@ def make_sampling(
         np.float32(p),
         np.float32(floor),
     )
-    return spec, SamplingValues(*values, penalties)
+    return spec, SamplingValues(*values, penalties=penalties)
 
 
 def _make_penalties(presence: float, frequency: float, repetition: float) -> Penalties | None:

@@ -151,7 +151,7 @@ class Request(flax.struct.PyTreeNode):
     sequence: jax.Array | np.ndarray
     sampling: Any
     controls: Any = None
-    stop_from: jax.Array | None = None
+    stop_from: jax.Array | np.ndarray | None = None
     deepest: jax.Array | None = None
 
 

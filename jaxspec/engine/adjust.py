@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxspec.core.adjust import forbid, list_paths, penalise
 from jaxspec.core.sampling_settings import Penalties
@@ -68,7 +67,7 @@ def adjust_drafts(round: Round, state: DecodeState, logits: jax.Array) -> jax.Ar
         if penalties is not None:
             assert state.counts is not None, "tokens are counted where there are penalties"
             each = Penalties(*(jnp.reshape(x, (-1, 1)) for x in penalties))
-            nothing = np.zeros((1, 0), np.int32)
+            nothing = jnp.zeros((1, 0), jnp.int32)
             logits = penalise(logits, state.counts[:, None], nothing, each)
         if stop_from is not None:
             early = jnp.broadcast_to((state.emitted < stop_from)[:, None], logits.shape[:2])

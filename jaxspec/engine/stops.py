@@ -143,12 +143,11 @@ def _mark(string: str, special: Mapping[str, int], marks: dict[int, str]) -> lis
     # Of texts that begin alike, the longest counts.
     known = "|".join(map(re.escape, sorted(special, key=len, reverse=True)))
     parts = re.split(f"({known})", string)
-    spellings = []
+    spellings: list[tuple[str, ...]] = [(part,) for part in parts]
     for place, part in enumerate(parts):
-        spellings.append((part,))
-        if place % 2:
+        if place % 2:  # the text of a special token
             mark = marks.setdefault(special[part], chr(_FIRST_MARK + len(marks)))
-            spellings[-1] = (part, mark) if place < 2 * _SPELLED else (mark,)
+            spellings[place] = (part, mark) if place < 2 * _SPELLED else (mark,)
     return ["".join(chosen) for chosen in itertools.product(*spellings)]
 
 

@@ -314,7 +314,8 @@ def test_requests_with_penalties_do_not_meet_others(mini):
         stop,
     ]
     expected = [
-        jaxspec.decode(mini, list(prompt), method="ar", capacity=320, **common, **one) for one in kinds
+        jaxspec.decode(mini, list(prompt), method="ar", capacity=320, **common, **one)
+        for one in kinds
     ]
     assert len({tuple(one.tokens) for one in expected}) == len(kinds)
     requests = [ServeRequest(prompt, **common, **one) for one in kinds]

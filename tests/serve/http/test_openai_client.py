@@ -182,9 +182,12 @@ def test_settings_reach_the_engine(client, server):
         stop="zz",
         user="somebody",
         logit_bias={"5": 1.5, "10": -100},
+        presence_penalty=-0.5,
+        frequency_penalty=2,
         extra_body={
             "top_k": 5,
             "min_p": 0.1,
+            "repetition_penalty": 1.2,
             "ignore_eos": True,
             "min_tokens": 3,
             "stop_token_ids": [9],
@@ -198,6 +201,9 @@ def test_settings_reach_the_engine(client, server):
         top_k=5,
         top_p=0.9,
         min_p=0.1,
+        presence_penalty=-0.5,
+        frequency_penalty=2.0,
+        repetition_penalty=1.2,
         seed=11,
         stop=("zz", 9),
         ignore_eos=True,
@@ -231,8 +237,8 @@ def test_models(client):
 
 def test_errors_have_their_own_classes(client):
     with pytest.raises(openai.BadRequestError) as error:
-        client.completions.create(model="fake", prompt="x", presence_penalty=0.5)
-    assert error.value.code == "unsupported_parameter" and error.value.param == "presence_penalty"
+        client.completions.create(model="fake", prompt="x", suffix="y")
+    assert error.value.code == "unsupported_parameter" and error.value.param == "suffix"
     with pytest.raises(openai.NotFoundError) as error:
         client.completions.create(model="other", prompt="x")
     assert error.value.code == "model_not_found"

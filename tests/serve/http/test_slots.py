@@ -98,6 +98,23 @@ def test_stop_string(greedy, client):
         assert text == whole[: whole.index(stop)]
 
 
+def test_penalties_and_a_least_number_of_tokens(mini, greedy, client):
+    """Beside a request without; the stop string is one of the first tokens' text."""
+    prompt, stop = PROMPTS[3], greedy[3].text[:3]
+    given = {"presence_penalty": 0.4, "frequency_penalty": 0.3, "stop": stop}
+    more = {"repetition_penalty": 1.1, "min_tokens": 12}
+    out = jaxspec.decode(
+        mini, prompt, method="ar", capacity=320, max_new_tokens=40, **given, **more
+    )
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        asks = (given | {"extra_body": more}, {})
+        texts = [
+            pool.submit(ask, client, prompt, max_tokens=40, temperature=0, **one) for one in asks
+        ]
+    assert [text.result() for text in texts] == [out.text, greedy[3].text]
+    assert len(out.tokens) > 12 and out.text != greedy[3].text
+
+
 def test_makers_of_tokens_and_trees(server):
     body = {"prompt": PROMPTS[1], "max_tokens": 30, "temperature": 0, "trace": True}
     choice = server.post(**body).json()["choices"][0]
@@ -122,7 +139,8 @@ def test_nothing_compiles_for_requests(client, server):
         return server.engine.counters()["compiles_after_warm_up"]
 
     before = compiled()  # by `jaxspec.decode`, which runs in this process
-    for options in ({"temperature": 0}, SAMPLED, {"extra_body": {"top_k": 5, "min_p": 0.1}}):
+    filters = {"top_k": 5, "min_p": 0.1, "repetition_penalty": 1.2, "min_tokens": 4}
+    for options in ({"temperature": 0}, SAMPLED, {"presence_penalty": 1, "extra_body": filters}):
         for prompt in PROMPTS:
             ask(client, prompt, max_tokens=9, **options)
     ask(client, PROMPTS[0] * 30, extra_body={"trace": True, "method": "ar"}, stop="zz")
