@@ -32,7 +32,7 @@ class ServeRequest:
       weight: how much a token of this request counts when rows are shared, 0.001 to 1000.
       deadline: seconds after `submit` at which the request ends with what it has; None: never.
       trace: return the draft tree of each round, one round per update.
-      logit_bias: token ids and what is added to their logits before filters and the draw, -100 to
+      logit_bias: token ids and what is added to their logits before penalties and filters, -100 to
         100; at most 64. `jaxspec.decode` has no such argument.
       logprobs: how many alternatives of each token to return with its log-probability; None: not
         even that.
