@@ -29,7 +29,8 @@ from pallas_kernels.aot_collectives import list_collectives
 from training.methods import METHODS
 
 PROMPTS = [[4, 9, 2, 14, 4, 9], [7], [1, 2, 3], [11, 11]]
-SETTINGS = [{}, {"temperature": 1.0, "seed": 3}, {"temperature": 0.8, "top_k": 7}, {}]
+PENALISED = {"frequency_penalty": 0.5, "repetition_penalty": 1.2, "min_tokens": 4}
+SETTINGS = [{}, {"temperature": 1.0, "seed": 3}, {"temperature": 0.8, "top_k": 7}, PENALISED]
 # Made up, so that no test depends on a time: drafting pays.
 COSTS = Costs((1.0, 1.2, 1.5), (5.0,) * 3)
 
@@ -57,9 +58,9 @@ def fill_caches(params, prompts, options):
         return session, run_prefill(session)
 
 
-def decode_alone(params, temperature: float) -> Alone:
+def decode_alone(params, temperature: float, **more) -> Alone:
     """Decode all prompts on one device. Neither their number nor the drafter changes a text."""
-    options = make_options("ar", temperature)
+    options = make_options("ar", temperature) | more
     texts = [out.tokens for out in jaxspec.decode(params, PROMPTS, **options)]
     return Alone(texts, fill_caches(params, PROMPTS, options)[1].cache)
 
@@ -160,7 +161,7 @@ def main(request: dict) -> dict:
         alone = quantize_params(alone, request["quantize"])
     results = {}
     share = functools.cache(lambda devices: shard(alone, make_mesh(devices), experts))
-    decode_on_one = functools.cache(lambda temperature: decode_alone(alone, temperature))
+    decode_on_one = functools.cache(functools.partial(decode_alone, alone))
 
     for devices, quantize in request.get("load", ()):
         different = load_shared(alone, make_mesh(devices), quantize, experts)
@@ -177,8 +178,10 @@ def main(request: dict) -> dict:
         )
         name = f"{devices} {method} {temperature} {batch}"
         print(name, file=sys.stderr)  # so that a crash says where
-        options = make_options(method, temperature) | case.get("options", {})
-        results[name] = compare(decode_on_one(temperature), share(devices), batch, options)
+        more = case.get("options", {})
+        options = make_options(method, temperature) | more
+        expected = decode_on_one(temperature, **more)
+        results[name] = compare(expected, share(devices), batch, options)
     return results
 
 

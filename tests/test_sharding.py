@@ -166,6 +166,19 @@ def test_prompt_lookup_is_mixed_in_on_several_devices():
         check(result)
 
 
+@pytest.mark.slow
+def test_penalties_are_those_of_one_device():
+    """Each device penalises its part of the vocabulary."""
+    options = dict(presence_penalty=0.4, repetition_penalty=1.2, min_tokens=6, stop=9)
+    cases = [
+        case | {"options": options} for case in list_cases(["dflash", "eagle3"], [4], [0.0, 1.0], 2)
+    ]
+    results = run(dict(family="qwen3", cases=cases))
+    for result in results.values():
+        check(result)
+    assert len(results) == 4
+
+
 def list_turns(batch, parity):
     """Every drafter on every number of devices, at T = 0 and T = 1 in turn: half of all.
 

@@ -74,3 +74,18 @@ def test_kinds_of_prompts():
     tokens, lengths = pad([[1, 2, 3], [4]], 5)
     np.testing.assert_array_equal(tokens, [[1, 2, 3, 0, 0], [4, 0, 0, 0, 0]])
     np.testing.assert_array_equal(lengths, [3, 1])
+
+
+def test_marks_take_time_that_is_linear_in_the_text():
+    """Special tokens again and again, in a text that is searched for strings that hold them."""
+    decoded = 0
+
+    def spell_some(tokens):
+        nonlocal decoded
+        decoded += len(tokens)
+        return spell(token for token in tokens if token)
+
+    tokens, stops = [0, ord("a"), 0] * 700, Stops(("ab", "b\uffff"), marks={0: "\uffff"})
+    assert stops.mark(spell_some)(tokens) == "\uffffa\uffff" * 700
+    assert find_stop(tokens, spell_some, stops) is None
+    assert decoded < 60 * len(tokens)

@@ -7,13 +7,15 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
-from jaxspec.core.mesh import constrain, current
+from jaxspec.core.mesh import MODEL, constrain, current
+from jaxspec.core.split_vocabulary import is_split
 from jaxspec.core.state import DecodeState, KVCache
 from jaxspec.targets.sharding.forward import CACHE
 
 
 def place_state(state: DecodeState) -> DecodeState:
-    """Split the target's cache by kv head, and give every device all else of a traced state.
+    """Split the target's cache by kv head, and counts of tokens as logits are; give every device all
+    else of a traced state.
 
     The states before and after a call then lie alike, so that the call can be repeated, and the
     cache stays where it is.
@@ -31,7 +33,13 @@ def place_cache(cache: KVCache) -> KVCache:
 def find_specs(state: DecodeState) -> DecodeState:
     """Return where the arrays of a state lie, a `PartitionSpec` for each."""
     specs = jax.tree.map(lambda array: PartitionSpec(), state)
-    return specs.replace(cache=_find_cache_specs())
+    counts = None if state.counts is None else find_counts_spec(state.counts)
+    return specs.replace(cache=_find_cache_specs(), counts=counts)
+
+
+def find_counts_spec(counts: jax.Array) -> PartitionSpec:
+    """Return where counts [B, V] of tokens lie: with the logits that they change."""
+    return PartitionSpec(None, MODEL) if is_split(counts) else PartitionSpec()
 
 
 def _find_cache_specs() -> KVCache:

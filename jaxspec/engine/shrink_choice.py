@@ -36,6 +36,7 @@ def find_key(session: Session, batch: int | None = None) -> Hashable:
     structure = jax.tree.structure((params.target, params.drafters.get(session.config.method)))
     count = len(session.lengths) if batch is None else batch
     sizes = count, session.capacity, session.max_tokens, np.shape(request.stop)
+    sizes = *sizes, request.stop_from is None
     return params.spec, params.dtype, session.config, structure, sizes
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxspec.engine.arguments import split_stop
-from jaxspec.engine.detokenize import Decode, settle
+from jaxspec.engine.detokenize import Decode, Detokenizer, settle
 
 # Marks are the characters from here on: private ones of the last plane, which no text has.
 _FIRST_MARK = 0x100000
@@ -88,12 +88,14 @@ class _Marking:
         self._decode, self._marks = decode, marks
 
     def __call__(self, tokens: Sequence[int]) -> str:
-        text, marked, begin = self._decode(tokens), "", 0
+        if self._marks.keys().isdisjoint(tokens):
+            return self._decode(tokens)
+        text, pieces, begin = Detokenizer(self._decode), [], 0
         for place, token in enumerate(tokens):
             if token in self._marks:
-                end = max(begin, min(len(self._decode(tokens[:place])), len(text)))
-                marked, begin = marked + text[begin:end] + self._marks[token], end
-        return marked + text[begin:]
+                pieces += text.add(tokens[begin:place]), self._marks[token]
+                begin = place + 1
+        return "".join([*pieces, text.add(tokens[begin:]), text.finish()])
 
 
 def read_stops(

@@ -18,7 +18,7 @@ from jaxspec.core.params import Params, Spec
 from jaxspec.core.sampling_settings import MIXED
 from jaxspec.core.state import DecodeState, KVCache
 from jaxspec.engine.commit import make_pending
-from jaxspec.engine.placement import place_state
+from jaxspec.engine.placement import find_counts_spec, place_state
 from jaxspec.engine.plan import QUEUE, DecodeConfig
 from jaxspec.engine.prefill import begin_state
 from jaxspec.engine.round import Round
@@ -123,7 +123,7 @@ def count_slot(counts: jax.Array, tokens: jax.Array, where: jax.Array) -> jax.Ar
     """
     one = count_prompt(tokens, where[1:], counts.shape[1])
     counted = jax.lax.dynamic_update_slice_in_dim(counts, one, where[0], 0)
-    return constrain(counted, PartitionSpec())
+    return constrain(counted, find_counts_spec(counted))
 
 
 def make_slot_round(params: Params, config: DecodeConfig, settings: jax.Array | None) -> Round:
