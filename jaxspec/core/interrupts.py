@@ -152,7 +152,7 @@ def _listen(hears: socket.socket) -> None:
             elif one == _LOST[0]:
                 time.sleep(0.02)  # until the callback has returned that lost it
                 sent += 1
-                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             elif one == signal.SIGINT and sent:
                 sent -= 1  # this thread's own
             elif one == signal.SIGINT and signal.getsignal(signal.SIGINT) is _interrupt:
