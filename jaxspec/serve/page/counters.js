@@ -40,14 +40,15 @@ async function update() {
 }
 
 function showCounters(now) {
-  const rounds = now.slot_rounds_total;
-  const accepted = now.spec_decode_num_accepted_tokens_total;
+  // Each round, drafted or plain, gives one token of the model's own.
+  const tokens = now.generation_tokens_total;
+  const rounds = tokens - now.spec_decode_num_accepted_tokens_total;
   show("running", now.num_requests_running);
   show("waiting", now.num_requests_waiting);
-  show("tokens", now.generation_tokens_total);
-  show("length", rounds ? (1 + accepted / rounds).toFixed(2) : "–");
+  show("tokens", tokens);
+  show("length", rounds > 0 ? (tokens / rounds).toFixed(2) : "–");
   if (before) {
-    const made = now.generation_tokens_total - before.generation_tokens_total;
+    const made = tokens - before.generation_tokens_total;
     show("speed", (made / (now.time - before.time)).toFixed(0));
   }
   before = now;
