@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
-import socket
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -24,13 +23,13 @@ from typing import Any, NoReturn
 STATUS = 130
 # The package whose modules are commands, with `python -m`, and what is installed as a command.
 _NAME = "jaxspec"
-# Seconds for what `finally` and `with` clean up, and then for what `_clean_up` does.
+# Seconds for what `finally` and `with` clean up, and then for what `leave` does.
 GRACE, LAST = 1.0, 0.4
 # What the thread hears besides numbers of signals: the command goes on; Python lost an exception.
 _GOES_ON, _LOST = b"\x00", b"\xff"
 
-_thread_hears: socket.socket | None = None
-_partial: set[Path] = set()
+_to_thread: int | None = None  # a pipe to it
+_partial: set[str] = set()
 _patient = False
 
 
@@ -45,7 +44,8 @@ def is_command() -> bool:
     else:
         found = getattr(sys.modules.get("__main__"), "__spec__", None)
         name = found.name if found else ""
-    return name.split(".")[0] == _NAME or Path(first).stem == _NAME
+    program, _ = os.path.splitext(os.path.basename(first))
+    return _NAME in (name.split(".")[0], program)
 
 
 def watch() -> None:
@@ -54,16 +54,19 @@ def watch() -> None:
     The main thread gets a KeyboardInterrupt as usual. Whoever sets a handler of SIGINT decides
     alone. Where SIGINT is ignored, it stays so.
     """
-    global _thread_hears
+    global _to_thread
     in_main = threading.current_thread() is threading.main_thread()
-    if _thread_hears or not in_main or signal.getsignal(signal.SIGINT) is not _PYTHONS:
+    if _to_thread is not None or not in_main or os.name == "nt":
         return
-    hears, _thread_hears = socket.socketpair()
-    _thread_hears.setblocking(False)
-    threading.Thread(target=_listen, args=(hears,), name="jaxspec-ctrl-c", daemon=True).start()
-    signal.set_wakeup_fd(_thread_hears.fileno(), warn_on_full_buffer=False)
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return
+    heard, _to_thread = os.pipe()
+    os.set_blocking(_to_thread, False)
+    arguments = heard, threading.get_ident()
+    threading.Thread(target=_listen, args=arguments, name="jaxspec-ctrl-c", daemon=True).start()
+    signal.set_wakeup_fd(_to_thread, warn_on_full_buffer=False)
     signal.signal(signal.SIGINT, _interrupt)
-    # A child that is forked would tell this process of its own signals.
+    # A forked child would tell this process of its own signals.
     os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
     sys.excepthook, sys.unraisablehook = _show_error, _show_unraisable
 
@@ -89,27 +92,27 @@ def goes_on() -> None:
 
 
 @contextlib.contextmanager
-def partial_file(path: Path) -> Iterator[Path]:
-    """Remove a file or folder if the body does not come to its end, even if the process ends in it.
+def partial_file(path: str | os.PathLike) -> Iterator[None]:
+    """Remove a file or folder if the process ends in the body, as `leave` ends it.
 
     Args:
-      path: what the body writes, and renames when it is complete.
+      path: what the body writes, and renames when it is complete; it removes it after an error.
     """
-    _partial.add(path)
+    _partial.add(os.fspath(path))
     try:
-        yield path
-    except BaseException:
-        _remove(path)
-        raise
+        yield
     finally:
-        _partial.discard(path)
+        _partial.discard(os.fspath(path))
 
 
 def leave(status: int) -> NoReturn:
     """End the process without Python's own end, which waits for threads and clears what they use."""
-    last = threading.Thread(target=_clean_up, daemon=True)
-    last.start()
-    last.join(LAST)  # whoever reads the output may have stopped, and the main thread hold its lock
+    # Whoever reads the output may have stopped, and the main thread may hold its lock.
+    last = [threading.Thread(target=one, daemon=True) for one in (_flush, _remove_temporary)]
+    for one in last:
+        one.start()
+    for one in last:
+        one.join(LAST)
     os._exit(status)
 
 
@@ -131,28 +134,24 @@ def _is_importing(frame: FrameType | None) -> bool:
     return False
 
 
-_PYTHONS = signal.default_int_handler
-
-
-def _listen(hears: socket.socket) -> None:
+def _listen(pipe: int, main: int) -> None:
     """End the process if it is still there `GRACE` after an interrupt, or at a second one."""
     asked, end, sent = False, None, 0
     while True:
-        hears.settimeout(None if end is None else max(end - time.monotonic(), 1e-3))
-        try:
-            heard = hears.recv(64)
-        except TimeoutError:
+        left = None if end is None else max(end - time.monotonic(), 0)
+        if not select.select([pipe], [], [], left)[0]:
             if not _patient:
                 _end()
             say("stopping soon; Ctrl-C again ends jaxspec")
-            heard, end = b"", None
-        for one in heard:
+            end = None
+            continue
+        for one in os.read(pipe, 64):
             if one == _GOES_ON[0]:
                 asked, end = False, None
             elif one == _LOST[0]:
                 time.sleep(0.02)  # until the callback has returned that lost it
                 sent += 1
-                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+                signal.pthread_kill(main, signal.SIGINT)
             elif one == signal.SIGINT and sent:
                 sent -= 1  # this thread's own
             elif one == signal.SIGINT and signal.getsignal(signal.SIGINT) is _interrupt:
@@ -172,35 +171,30 @@ def say(text: str) -> None:
         os.write(2, f"\n{text}\n".encode())  # the main thread may hold the lock of sys.stderr
 
 
-def _clean_up() -> None:
+def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
-    for path in list(_partial):
-        _remove(path)
+
+
+def _remove_temporary() -> None:
     import gc
+    import shutil
     import tempfile
 
+    for path in list(_partial):
+        with contextlib.suppress(OSError):
+            shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
     for one in gc.get_objects():
         if type(one) is tempfile.TemporaryDirectory:
             with contextlib.suppress(Exception):
                 one.cleanup()
 
 
-def _remove(path: Path) -> None:
-    import shutil
-
-    with contextlib.suppress(OSError):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
-
-
 def _tell(what: bytes) -> None:
-    if _thread_hears:
+    if _to_thread is not None:
         with contextlib.suppress(OSError):
-            _thread_hears.send(what)
+            os.write(_to_thread, what)
 
 
 def _show_error(kind: type[BaseException], error: BaseException, trace: Any) -> None:
