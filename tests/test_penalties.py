@@ -213,6 +213,18 @@ def test_end_tokens_are_not_drawn_before(mini, temperature):
     assert len(short.tokens) == 1 and len(out.tokens) > 6
 
 
+def test_each_row_knows_how_many_tokens_come_before_it(mini):
+    """The first place at which an end token may be drawn is within a round."""
+    tokens = text_without_ends(mini)
+    firsts = [place for place, one in enumerate(tokens) if place and one not in tokens[:place]]
+    for place in firsts[:8]:
+        options = dict(max_new_tokens=24, stop=tokens[place], min_tokens=place)
+        out = jaxspec.decode(mini, PROMPTS[0], **options, **DRAFTED)
+        assert out.tokens == tokens[: place + 1]
+    assert len(firsts) > 7
+
+
+@pytest.mark.thorough
 def test_ends_of_the_model_count_even_if_they_are_ignored(mini):
     """As in vLLM."""
     end = text_without_ends(mini)[2]

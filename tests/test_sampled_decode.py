@@ -43,9 +43,12 @@ def model(seed: int):
     return jax.tree.map(lambda leaf: leaf * 8 if leaf.ndim > 1 else leaf, variables)
 
 
-def exact(target) -> np.ndarray:
+def exact(target, penalise=lambda logits, before: logits) -> np.ndarray:
     """Probability of every text of LENGTH tokens after the prompt, in the order of
     `itertools.product`.
+
+    Args:
+      penalise: changes the logits [V] of a token, given the tokens of the text before it.
     """
     texts = np.array(list(itertools.product(range(VOCAB), repeat=LENGTH)))
     rows = jnp.asarray(np.hstack([np.tile(PROMPT, (len(texts), 1)), texts[:, :-1]]), jnp.int32)
@@ -53,9 +56,11 @@ def exact(target) -> np.ndarray:
     hidden = network.apply(
         target, rows, jnp.broadcast_to(jnp.arange(rows.shape[1]), rows.shape)
     ).hidden
-    logprob = jax.nn.log_softmax(
-        network.apply(target, hidden[:, len(PROMPT) - 1 :], method="logits"), axis=-1
-    )
+    logits = np.array(network.apply(target, hidden[:, len(PROMPT) - 1 :], method="logits"))
+    for text, rows in zip(texts.tolist(), logits, strict=True):
+        for place in range(LENGTH):
+            rows[place] = penalise(rows[place], text[:place])
+    logprob = jax.nn.log_softmax(logits, axis=-1)
     return np.exp(
         np.take_along_axis(np.asarray(logprob, np.float64), texts[..., None], -1)[..., 0].sum(-1)
     )
@@ -92,6 +97,38 @@ def test_rejection_sampling_of_a_small_model_draws_from_the_target(builder):
     assert drafted > 0.2 * len(outs), "too few drafted tokens were accepted to test anything"
     assert p_value(observed, exact(target)) > 1e-3
     assert p_value(observed, exact(small)) < 1e-9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("acceptance", ["match", "sequential", "rejection"])
+def test_penalised_samples_are_those_of_plain_decoding(acceptance):
+    """A chi-square test as above, for each rule; the target without penalties must fail it."""
+    target, small = model(0), model(1)
+    params = Params(target, {"small": small}, Spec(TARGET, (("small", SmallModelConfig(TARGET)),)))
+    penalties = dict(presence_penalty=0.8, frequency_penalty=0.6, repetition_penalty=1.4)
+    options = dict(method="small", builder=STATIC, budget=6, acceptance=acceptance, temperature=1.0)
+
+    def penalise(logits, before):
+        logits = logits.copy()
+        for token in {*PROMPT, *before}:
+            logits[token] *= 1.4 if logits[token] < 0 else 1 / 1.4
+        for token in set(before):
+            logits[token] -= 0.8 + 0.6 * before.count(token)
+        return logits
+
+    outs = [
+        out
+        for seed in range(SEEDS)
+        for out in jaxspec.decode(
+            params, [PROMPT] * BATCH, max_new_tokens=LENGTH, seed=seed, **options, **penalties
+        )
+    ]
+    cell = np.array([out.tokens for out in outs]) @ VOCAB ** np.arange(LENGTH)[::-1]
+    observed = np.bincount(cell, minlength=VOCAB**LENGTH)
+    drafted = sum(out.stats.emitted - out.stats.rounds - 1 for out in outs)
+    assert drafted > 0.2 * len(outs), "too few drafted tokens were accepted to test anything"
+    assert p_value(observed, exact(target, penalise)) > 1e-3
+    assert p_value(observed, exact(target)) < 1e-9
 
 
 def dspark() -> tuple[dict, DSparkConfig]:

