@@ -47,7 +47,7 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         type=_parse_methods,
         metavar="NAME[,NAME…]",
         help="drafter of requests that name none; several names with commas let each request choose "
-        "among these (default: the fastest of all that are loaded)",
+        "among these (default: the faster of the first two that are loaded)",
     )
     add("--builder", help="how candidates become a tree, as for generate")
     add("--budget", type=int, help="most rows of a tree (default: 32, on a CPU 8)")

@@ -216,6 +216,11 @@ class Device(Programs):
         self.visit(0, False, follows=self.plan.drafter is not None, part=part)
         return time.perf_counter() - began
 
+    def check_process(self) -> None:
+        """Refuse to work in a process that follows."""
+        if jax.process_index():
+            raise RuntimeError("only process 0 takes requests: call Engine.follow in the others")
+
     def rest(self) -> None:
         """Tell the followers that there was nothing to run."""
         if self.followers is not None:
@@ -234,8 +239,7 @@ class Device(Programs):
 
     def _call(self, name: str, *arrays: np.ndarray) -> Any:
         """Run a program here and in the processes that follow."""
-        if jax.process_index():
-            raise RuntimeError("only process 0 takes requests: call Engine.follow in the others")
+        self.check_process()
         if self.followers is not None:
             self.followers.tell(name, arrays)
         return self.run(name, *arrays)

@@ -112,8 +112,9 @@ class Engine:
             The rest is compiled meanwhile, where that disturbs nothing.
 
         Raises:
-          RuntimeError: the engine is running requests.
+          RuntimeError: the engine is running requests, or this is no process that takes any.
         """
+        self._device.check_process()
         if self._tasks:
             raise RuntimeError("the engine runs requests: call warm_up before the first visit")
         compiler, rests = self._compiler, self._schedule.weighs

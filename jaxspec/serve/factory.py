@@ -37,6 +37,8 @@ from pallas_kernels.device import current_device
 
 # Most rows that a round verifies, however many slots there are.
 _MOST_ROWS = 512
+# Drafters that an engine tries by itself. Each more makes its programs larger, and has caches.
+_MOST_TRIED = 2
 # Most rows of a slot on a CPU, unless the caller says otherwise.
 CPU_BUDGET = 8
 
@@ -72,8 +74,8 @@ def make_engine(
       slots: requests that decode at the same time.
       capacity: rows of each slot's key-value caches (None: 2048, or what the model's positions need).
       method: as in `jaxspec.decode`; or names of several drafters, from which each request chooses
-        one. The first is that of requests that name none. None: all that are loaded, and requests
-        that name none get the one that has been fastest.
+        one. The first is that of requests that name none. None: the first two that are loaded, and
+        requests that name none get the one that has been faster.
       builder, block_size, depth, score_temperature: as in `jaxspec.decode`, for all drafters.
       lookup: mix prompt lookup into what the drafters propose (None: as `jaxspec.decode` does by
         default, if the rule weighs costs and the target is on one device).
@@ -104,7 +106,7 @@ def make_engine(
     chooses = rule in WEIGHING and params.layout is None
     tries = chooses and method is None and len(params.spec.drafters) > 1
     if tries:
-        method = [name for name, _ in params.spec.drafters]
+        method = [name for name, _ in params.spec.drafters[:_MOST_TRIED]]
     config = _choose_config(
         params.spec,
         # A drafter that never drafts would still have to absorb what is committed.

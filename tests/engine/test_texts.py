@@ -166,14 +166,12 @@ def test_updates_of_the_engine(model, size, stop):
         while finish is None:
             end = min(start + size, limit)
             drafted = [False] * (end - start)
-            update = task.add(
-                tokens[start:end], drafted, 1, end == limit, broken=False, tree=None, logprobs=[]
-            )
+            update = task.add(tokens[start:end], drafted, end == limit, broken=False, logprobs=[])
             text, start, finish = text + update.text, end, update.finish
         assert (task.tokens, text) == expected
     # Aborted within a character, it gives what it has.
     task = Task(1, Accepted(request, list(PROMPT), (), Stops(stop), {}, 1), 0.0, tokenizer)
-    text = task.add(tokens[:2], [False] * 2, 1, False, broken=False, tree=None, logprobs=[]).text
+    text = task.add(tokens[:2], [False] * 2, False, broken=False, logprobs=[]).text
     assert text + task.end("abort").text == " Paris\N{REPLACEMENT CHARACTER}"
 
 

@@ -196,6 +196,8 @@ def test_a_policy_replaces_another(tmp_path):
 # --- A disk that is really full.
 
 
+# Orbax writes in a thread, whose error it also leaves to the interpreter.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_policy_on_a_full_disk(small_disk):
     fill(small_disk)
     with pytest.raises(OSError, match="No space left"):

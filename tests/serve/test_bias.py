@@ -80,7 +80,7 @@ def test_log_probabilities_are_those_before_the_bias(mini, engine):
     )
     ((tokens, logprobs, *_),) = run(engine, request)
     expected = score(mini, PROMPT, tokens)[:, 33]
-    np.testing.assert_allclose([own for own, _ in logprobs], expected, atol=2e-5)
+    np.testing.assert_allclose([one.logprob for one in logprobs], expected, atol=2e-5)
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,8 @@ def test_one_device_holds_all_of_a_target_that_nothing_shares():
     assert shapes(own.target) == shapes(params.target)
 
 
-def test_devices_that_cannot_share_the_targets_are_refused():
+def test_devices_that_cannot_share_the_targets_are_refused(monkeypatch):
+    monkeypatch.setattr(jax, "device_count", lambda: 16)
     check_devices(6, "mini")
     check_devices(8, "qwen3-8b")
     with pytest.raises(ValueError, match="mini and qwen3-8b, so give one of 1, 2, 4, 8, 16"):
