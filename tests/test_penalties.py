@@ -126,6 +126,8 @@ def test_neutral_penalties_compile_nothing():
     spec, values = make_sampling(0.8, None, None, None, 0, 0.0, 1)
     assert (spec, values.penalties) == (make_sampling(0.8)[0], None)
     assert make_sampling(0.0, repetition_penalty=1.1)[0].penalties
+    for extreme in (5e-324, 1e308):  # what is finite and above 0 stays so in float32
+        assert 0 < make_sampling(0.0, repetition_penalty=extreme)[1].penalties.repetition < np.inf
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ B sequences.
 from __future__ import annotations
 
 import dataclasses
+import math
 import operator
 from typing import Any, NamedTuple
 
@@ -149,11 +150,12 @@ def _make_penalties(presence: float, frequency: float, repetition: float) -> Pen
             limits = f"-{MOST_PENALTY:g} to {MOST_PENALTY:g}"
             raise ValueError(f"{name} must be from {limits} (0 does nothing), got {value}")
     scale = _number("repetition_penalty", repetition)
-    limits = jnp.finfo(jnp.float32)
-    if not float(limits.tiny) <= scale <= float(limits.max):
+    if not 0 < scale < math.inf:
         raise ValueError(
             f"repetition_penalty must be finite and above 0 (1 does nothing), got {scale}"
         )
+    limits = np.finfo(np.float32)
+    scale = min(max(scale, float(limits.tiny)), float(limits.max))
     values: Any = [np.float32(value) for value in (*subtracted, scale)]
     return Penalties(*values) if Penalties(*values).some else None
 
