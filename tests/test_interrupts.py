@@ -150,6 +150,19 @@ def test_an_output_that_nobody_reads_does_not_keep_the_process():
     assert ended.status == interrupts.STATUS
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the system lists no children")
+def test_processes_that_threads_started_end_too():
+    """They hold the output open, as long as they live."""
+    ended = end_script("""
+import subprocess, threading
+command = [sys.executable, "-c", "import time; time.sleep(60)"]
+threading.Thread(target=subprocess.run, args=(command,)).start()
+print("begun", flush=True)
+block()
+""")
+    assert ended.status == interrupts.STATUS and ended.seconds < 30
+
+
 def test_who_handles_signals_itself_decides():
     ended = end_script("""
 interrupts.GRACE = 0.1
@@ -254,6 +267,46 @@ def test_a_command_ends_while_it_compiles(tmp_path, command):
     # Two seconds on an idle machine, on which nothing else runs.
     assert ended.status == interrupts.STATUS and ended.seconds < 20
     assert "Traceback" not in ended.errors and not ended.left
+
+
+@pytest.mark.thorough
+def test_a_chat_goes_on_after_an_answer_was_stopped(tmp_path):
+    places = {"JAXSPEC_CACHE": str(tmp_path), "JAX_LOG_COMPILES": "1"}
+    with started("-m", "jaxspec", "chat", "--model", "mini", **places) as process:
+        process.stdin.write("Why?\n")
+        wait_for("Compiling jit(prefill)", process.stderr)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        wait_for("[stopped]", process.stdout)
+        process.stdin.write("/stats\n/method ar\nSo?\n/stats\n")
+        wait_for("There is no complete answer yet.", process.stdout)
+        wait_for("tokens per round", process.stdout)
+        assert interrupt(process).status == interrupts.STATUS
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("last", ["", "except KeyboardInterrupt: print('interrupted', flush=True)"])
+def test_a_program_of_others_ends_without_a_crash(tmp_path, last):
+    """As Python ends it; one that goes on can decode, by what was compiled meanwhile."""
+    body = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import jaxspec
+params = jaxspec.load("mini", drafter="dflash")
+def decode():
+    return jaxspec.decode(params, "hi", max_new_tokens=5, budget=4)
+"""
+    body += f"try: decode()\n{last}\nprint(decode().stats.emitted)" if last else "decode()"
+    places = {"JAXSPEC_CACHE": str(tmp_path), "JAX_LOG_COMPILES": "1"}
+    with started("-c", body, **places) as process:
+        wait_for("Compiling jit(prefill)", process.stderr)
+        time.sleep(0.3)
+        ended = interrupt(process, timeout=300)
+    if last:
+        assert ended.status == 0 and ended.shown == "interrupted\n5\n"
+    else:
+        assert ended.status == -signal.SIGINT and ended.seconds < 20
+        assert ended.errors.rstrip().endswith("KeyboardInterrupt")
 
 
 @pytest.mark.slow

@@ -107,6 +107,8 @@ def partial_file(path: str | os.PathLike) -> Iterator[None]:
 
 def leave(status: int) -> NoReturn:
     """End the process without Python's own end, which waits for threads and clears what they use."""
+    if status == STATUS:
+        _end_children()  # they hear of a Ctrl-C in a terminal only
     # Whoever reads the output may have stopped, and the main thread may hold its lock.
     last = [threading.Thread(target=one, daemon=True) for one in (_flush, _remove_temporary)]
     for one in last:
@@ -169,6 +171,15 @@ def say(text: str) -> None:
     """Print a line to standard error, from a handler or a thread."""
     with contextlib.suppress(OSError):
         os.write(2, f"\n{text}\n".encode())  # the main thread may hold the lock of sys.stderr
+
+
+def _end_children() -> None:
+    """End the processes that threads of this one have started, where the system lists them."""
+    with contextlib.suppress(OSError):
+        for thread in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{thread}/children") as children:
+                for child in children.read().split():
+                    os.kill(int(child), signal.SIGTERM)
 
 
 def _flush() -> None:

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from jaxspec.core import interrupts
+
 # What keeps a file from being written, and how libraries in Rust and C++ tell of it.
 _CAUSES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _NUMBERED = re.compile(r"os error (\d+)")
@@ -118,9 +120,10 @@ def find_cause(error: BaseException) -> int | None:
 
 @contextlib.contextmanager
 def _cleaning(partial: Path, path: Path) -> Iterator[None]:
-    """Remove what is partial after an error, which then names `path`."""
+    """Remove what is partial after an error, which then names `path`, or if Ctrl-C ends the process."""
     try:
-        yield
+        with interrupts.partial_file(partial):
+            yield
     except BaseException as error:
         number = find_cause(error) if isinstance(error, Exception) else None
         at = getattr(error, "filename", None)

@@ -20,6 +20,7 @@ from sharded_toys import make_params
 import jaxspec
 from jaxspec.adapt.checkpoint import VersionFiles
 from jaxspec.cli.main import main
+from jaxspec.core import interrupts
 from jaxspec.io import atomic, program_cache, safetensors_files, user_cache
 from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.store import load_policy, save_policy
@@ -103,6 +104,14 @@ def test_a_replaced_file_keeps_its_mode_and_its_links(tmp_path):
     atomic.write_text(link, "new")
     assert path.read_text() == "new" and link.is_symlink()
     assert path.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("write", [atomic.replacing, atomic.staging])
+def test_what_is_partial_is_removed_if_ctrl_c_ends_the_process(tmp_path, write):
+    """See test_interrupts.py for how it ends."""
+    with write(tmp_path / "new") as partial:
+        assert interrupts._partial == {str(partial)}
+    assert not interrupts._partial
 
 
 def test_pipes_are_written_to(tmp_path):
