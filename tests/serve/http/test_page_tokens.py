@@ -160,6 +160,19 @@ def test_a_comparison_says_where_texts_differ(page, monkeypatch):
 
 
 @needs_browser
+def test_an_answer_without_drafts_is_not_called_faster(page, server):
+    server.engine.per_visit = 1
+    set_value(page, "tokens", 33)
+    ask(page, "Hi")
+    wait_for_answer(page)
+    assert "1.00 tokens per round" in read_figures(page)
+    click(page, "button.compare")
+    page.wait_for("document.querySelector('.comparison [role=status]')?.textContent")
+    verdict = text_in(page, ".comparison [role=status]")
+    assert verdict == "No drafted token was accepted. The texts are equal."
+
+
+@needs_browser
 def test_a_stopped_answer_is_compared_as_far_as_it_came(page, server):
     server.engine.seconds = 0.05
     ask(page, "Hi")
