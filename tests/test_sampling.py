@@ -255,6 +255,22 @@ def test_bits_are_those_of_jax_partitionable_threefry():
     np.testing.assert_array_equal(random_bits(keys, 37), np.stack(expected))
 
 
+@pytest.mark.parametrize("seed", [0, 7, -1, 2**31, 2**32 - 1, 2**40 + 5, 2**63 - 1, -(2**63)])
+def test_keys_are_those_of_jax_without_an_offset(seed):
+    number = jnp.arange(1, dtype=jnp.uint32)
+    expected = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), 0)
+    before = jax.config.jax_random_seed_offset
+    jax.config.update("jax_random_seed_offset", 11)
+    try:
+        found = sequence_keys(seed, number)[0]
+        several = sequence_keys(jnp.full(2, seed & 0x7FFFFFFF, jnp.int32), number.repeat(2))
+    finally:
+        jax.config.update("jax_random_seed_offset", before)
+    assert jax.random.key_data(found).tolist() == jax.random.key_data(expected).tolist()
+    plain = jax.random.fold_in(jax.random.key(seed & 0x7FFFFFFF, impl="threefry2x32"), 0)
+    assert jax.random.key_data(several).tolist() == [jax.random.key_data(plain).tolist()] * 2
+
+
 def test_bits_are_the_same_in_every_version_of_jax():
     bits = random_bits(sequence_keys(3, jnp.array([2], jnp.uint32)), 3)[0]
     np.testing.assert_array_equal(bits, [1195459093, 30242459, 3944462100])

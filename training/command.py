@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from jaxspec.core.jax_settings import own_process
+
 
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
@@ -16,7 +18,8 @@ def one_line_errors() -> Iterator[None]:
     command on Ctrl-C.
     """
     try:
-        yield
+        with own_process():
+            yield
     except (ValueError, OSError) as error:
         raise SystemExit(f"error: {error}") from None
 

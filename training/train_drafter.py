@@ -20,6 +20,7 @@ from typing import Literal
 import jax
 
 import jaxspec
+from jaxspec.core.jax_settings import under_own_settings
 from jaxspec.core.params import Params
 from jaxspec.core.processes import connect
 from jaxspec.io.atomic import staging
@@ -98,6 +99,7 @@ class DrafterOptions:
     preview: int = 0
 
 
+@under_own_settings
 def train_drafter(options: DrafterOptions, arguments: Sequence[str] = ()) -> Params:
     """Train, measure acceptance on the way, and write the drafter with its card.
 

@@ -25,6 +25,7 @@ from jaxspec.adapt.prices import Prices, price_updates
 from jaxspec.adapt.publish import hash_weights
 from jaxspec.adapt.served import Served, check_method, copy_drafter
 from jaxspec.adapt.updates import is_finite, make_trainer
+from jaxspec.core.jax_settings import under_own_settings
 from jaxspec.core.params import Params
 from jaxspec.engine.api import run_session
 from jaxspec.engine.arguments import check_seed
@@ -58,6 +59,7 @@ class Session:
         none, or a folder with versions of another target, drafter or kind of decider.
     """
 
+    @under_own_settings
     def __init__(
         self,
         params: Params,
@@ -109,6 +111,7 @@ class Session:
         """The drafter's weights that decode now."""
         return self._served.weights
 
+    @under_own_settings
     def decode(
         self, prompt: Prompt | Prompts, *, domain: str = "", adapt: bool = True, **options: Any
     ) -> Output | list[Output]:
@@ -137,6 +140,7 @@ class Session:
             self._learn(state, [ids[:n] for ids, n in lengths], outputs, domain, seconds)
         return outputs if is_batch(prompt) else outputs[0]
 
+    @under_own_settings
     def close(self) -> None:
         """Forget the evidence and release the files."""
         self.buffers = Buffers(self.options.segments)

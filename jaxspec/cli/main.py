@@ -27,6 +27,7 @@ from jaxspec.cli import (
     tree,
 )
 from jaxspec.core import background, distribution, interrupts
+from jaxspec.core.jax_settings import own_process
 
 USER_ERROR = 2
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -76,7 +77,8 @@ def _run(argv: list[str] | None) -> int:
     try:
         arguments = parse(argv)
         distribution.check()
-        return arguments.run(arguments)
+        with own_process():
+            return arguments.run(arguments)
     except BrokenPipeError:  # the pipe's reader is gone, so nothing more can be written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

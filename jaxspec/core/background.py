@@ -20,6 +20,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from jaxspec.core.jax_settings import own_settings
+
 T = TypeVar("T")
 
 # XLA compiles a program mostly on one core. A call compiles two at the same time, on any machine.
@@ -71,7 +73,8 @@ def _work() -> None:
         if not future.set_running_or_notify_cancel():
             continue
         try:
-            future.set_result(function())
+            with own_settings():  # those of JAX are a thread's own
+                future.set_result(function())
         except BaseException as error:  # `result` raises it where somebody waits
             future.set_exception(error)
         del future, function  # they may hold arrays, and the next one may be far

@@ -25,8 +25,11 @@ def sequence_keys(seed: int | jax.Array, sequence: jax.Array | np.ndarray) -> ja
     Returns:
       keys [B]: `fold_in(key(seed), s)` for each s of `sequence`.
     """
-    make = functools.partial(jax.random.key, impl="threefry2x32")
-    keys = jax.vmap(make)(seed) if jnp.ndim(seed) else make(seed)
+    # jax.random.key would add the user's jax_random_seed_offset.
+    whole = np.int64(seed) if isinstance(seed, int) else seed
+    low = jnp.asarray(whole).astype(jnp.uint32)
+    words = jnp.stack([jnp.zeros_like(low), low], axis=-1)
+    keys = jax.random.wrap_key_data(words, impl="threefry2x32")
     return fold_in(keys, jnp.asarray(sequence, jnp.uint32))
 
 

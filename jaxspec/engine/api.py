@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import jax
 
 from jaxspec.builders import Builder
+from jaxspec.core.jax_settings import under_own_settings
 from jaxspec.core.params import Params
 from jaxspec.core.state import DecodeState
 from jaxspec.engine.arguments import check_flag, check_prompt
@@ -24,6 +25,7 @@ from jaxspec.engine.token_ids import Prompt, Prompts, is_batch
 from jaxspec.policies.protocol import Policy
 
 
+@under_own_settings
 def decode(
     params: Params,
     prompt: Prompt | Prompts,
@@ -172,6 +174,7 @@ def run_session(
     return outputs, state
 
 
+@under_own_settings
 def stream(
     params: Params,
     prompt: Prompt,

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jaxspec.core.jax_settings import under_own_settings
 from jaxspec.core.params import Params
 from jaxspec.engine.arguments import check_count, check_flag
 from jaxspec.engine.compilations import compilations
@@ -35,6 +36,7 @@ class WarmedUp(NamedTuple):
     capacities: tuple[int, ...]
 
 
+@under_own_settings
 def warmup(
     params: Params,
     *,

@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxspec.core.jax_settings import under_own_settings
 from jaxspec.costs.row_costs import RowCosts
 from jaxspec.io.atomic import staging, write_text
 from jaxspec.policies.protocol import Policy
@@ -30,6 +31,7 @@ tagged("policy")(Policy)
 tagged("row-costs")(RowCosts)
 
 
+@under_own_settings
 def save_policy(
     policy: Policy, path: str | os.PathLike, about: Mapping[str, Any] | None = None
 ) -> None:
@@ -57,6 +59,7 @@ def save_policy(
         shutil.rmtree(path / ARRAYS, ignore_errors=True)  # its files do not go with the new ones
 
 
+@under_own_settings
 def load_policy(path: str | os.PathLike, *, about: Mapping[str, Any] | None = None) -> Policy:
     """Read a policy that `save_policy` wrote.
 

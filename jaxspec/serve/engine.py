@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from jaxspec.core.jax_settings import under_own_settings
 from jaxspec.engine.capacity import prompt_chunk
 from jaxspec.engine.results import read_round
 from jaxspec.serve.checks import Limits, assign_drafter, check_request
@@ -66,6 +67,7 @@ class Engine:
         self.method = self.methods[0]
         self.pulse = None if device.followers is None else PULSE
 
+    @under_own_settings
     def submit(self, request: ServeRequest) -> int:
         """Queue a request and return its id.
 
@@ -104,6 +106,7 @@ class Engine:
         """Return figures, see `Counters`: `running`, `waiting`, `tokens`, `rounds`, …"""
         return self._counters.as_dict(len(self._tasks), len(self._waiting))
 
+    @under_own_settings
     def warm_up(self, wait: bool = True) -> None:
         """Compile what visits need and learn what rounds cost. The first visit does it otherwise.
 
@@ -139,6 +142,7 @@ class Engine:
         """Whether it has yet to learn what rounds cost, until when it does not draft."""
         return self._warm and not self._schedule.knows
 
+    @under_own_settings
     def settle(self) -> bool:
         """Measure what rounds cost, if that is unknown, the programs are there, and nothing runs.
 
@@ -152,6 +156,7 @@ class Engine:
             self._prefixes.hold(slot, (), reader=0)
         return True
 
+    @under_own_settings
     def publish(self, weights: Any, method: str | None = None) -> None:
         """Replace a drafter's weights, between visits. Texts stay the same; nothing is compiled.
 
@@ -173,6 +178,7 @@ class Engine:
         for task in self._tasks.values():
             task.outdated |= task.reader == reader
 
+    @under_own_settings
     def visit(self) -> list[Update]:
         """Visit the device once: feed prompts, then run up to k rounds. Return what changed."""
         if not self._warm:
@@ -197,6 +203,7 @@ class Engine:
             self._counters.observe_update(update)
         return updates
 
+    @under_own_settings
     def follow(self) -> None:
         """In a process after the first: run what the engine of process 0 runs, until it is closed."""
         follow(self._device)

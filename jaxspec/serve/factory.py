@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from jaxspec.builders import Builder
+from jaxspec.core.jax_settings import under_own_settings
 from jaxspec.core.params import Params, Spec
 from jaxspec.core.sampling_settings import MIXED
 from jaxspec.engine.arguments import check_choice, check_count
@@ -43,6 +44,7 @@ _MOST_TRIED = 2
 CPU_BUDGET = 8
 
 
+@under_own_settings
 def make_engine(
     params: Params,
     *,

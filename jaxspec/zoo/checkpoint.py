@@ -12,6 +12,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from jaxspec.core.jax_settings import check_platforms, under_own_settings
 from jaxspec.core.mesh import check_mesh
 from jaxspec.core.params import WEIGHTLESS, Params, Spec
 from jaxspec.drafters import files
@@ -58,6 +59,7 @@ _TOKENIZER_FILES = (
 )
 
 
+@under_own_settings
 def load(
     name,
     *,
@@ -97,6 +99,7 @@ def load(
       ValueError: unknown quantisation or architecture, tensors that do not fit the config, NaN
         weights, a drafter that does not fit the target, or devices that cannot share it.
     """
+    check_platforms()
     keep_programs()
     dtype = dtype or default_dtype()
     weight_dtype(dtype)
@@ -191,6 +194,7 @@ def drafter_directories(name, *, drafter=None) -> dict[str, Path]:
     return _drafter_sources(name, resolve_model(name), drafter)
 
 
+@under_own_settings
 def save(params: Params, directory) -> None:
     """Write the target, `drafters/<name>/` and the tokenizer for `load(directory)`.
 
@@ -221,6 +225,7 @@ def _write(params: Params, directory: Path) -> None:
             shutil.copyfile(source, directory / source.name)
 
 
+@under_own_settings
 def save_drafter(target: Params, variables, config, directory) -> None:
     """Write one drafter of `target` for `load`, with a record of the target.
 
