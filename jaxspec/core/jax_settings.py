@@ -35,7 +35,7 @@ class Setting(NamedTuple):
 
 
 # jax.experimental.enable_x64 has moved.
-_enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
+_enable_x64: Any = getattr(jax if hasattr(jax, "enable_x64") else jax.experimental, "enable_x64")  # noqa: B009
 SETTINGS: Mapping[str, Setting] = MappingProxyType(
     {
         "jax_enable_x64": Setting(_enable_x64, False),
@@ -72,7 +72,7 @@ def check_platforms() -> None:
     try:
         jax.devices()
     except (RuntimeError, AssertionError) as error:  # JAX has no better one for a missing plugin
-        named = jax.config.jax_platforms
+        named = getattr(jax.config, "jax_platforms", None)
         why = f"JAX_PLATFORMS is {named!r}" if named else str(error).partition("\n")[0]
         raise ValueError(
             f"JAX finds no device to run on ({why}): set JAX_PLATFORMS=cpu, or unset it"
