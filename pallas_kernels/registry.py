@@ -119,6 +119,11 @@ _OPERATIONS = {
 _named = versions.trace_context(None)
 
 
+def operations() -> list[str]:
+    """List the operations that have implementations."""
+    return list(_OPERATIONS)
+
+
 def names(operation: str = "tree_attention") -> list[str]:
     """List the names of the implementations of `operation`, preferred ones first."""
     return list(_OPERATIONS[operation].implementations)
@@ -140,6 +145,14 @@ def find_name() -> str | None:
 def resolve_kernel(operation: str, problem: Problem | None = None) -> Callable:
     """Return the implementation of `operation` to use; see `explain`."""
     return explain(operation, problem).function
+
+
+def reads_places() -> bool:
+    """Whether attention that is traced now can read some sequences of a larger cache where they lie.
+
+    Then `layer` may be int32 [2], a layer and the first of these sequences.
+    """
+    return explain("tree_attention").name in ("blocks", "reference")
 
 
 def explain(operation: str, problem: Problem | None = None, device: Device | None = None) -> Choice:

@@ -16,6 +16,7 @@ from jax.typing import DTypeLike
 
 from jaxspec.core.config import TransformerConfig
 from jaxspec.core.state import KVCache
+from pallas_kernels.registry import reads_places
 
 
 def allocate(config: TransformerConfig, batch: int, capacity: int, dtype: DTypeLike) -> KVCache:
@@ -51,8 +52,12 @@ class SequenceCache(flax.struct.PyTreeNode):
     def prefix(self, layer: int, first: jax.Array | None = None) -> tuple:
         """Return what attention of `layer` reads, as `KVCache.prefix` does.
 
-        A layer of a sequence becomes a layer of its own: k and v are [L * B, 1, K, S, D].
+        For kernels that cannot read a sequence by its place, a layer of a sequence becomes a layer of
+        its own: k and v are [L * B, 1, K, S, D]. On a CPU, XLA would copy a cache that changes its
+        shape in a loop.
         """
+        if reads_places():
+            return self.k, self.v, _place(layer, self.sequence), self.length, first
         layers, batch, *row = self.k.shape
         k, v = (rows.reshape(layers * batch, 1, *row) for rows in (self.k, self.v))
         return k, v, layer * batch + self.sequence, self.length, first
@@ -78,8 +83,12 @@ class PartCache(flax.struct.PyTreeNode):
 
     def prefix(self, layer: int, first: jax.Array | None = None) -> tuple:
         """Return what attention of `layer` reads, as `KVCache.prefix` does."""
-        place = jnp.stack([jnp.asarray(layer, jnp.int32), self.sequence])
-        return self.k, self.v, place, self.length, first
+        return self.k, self.v, _place(layer, self.sequence), self.length, first
+
+
+def _place(layer: int, sequence: jax.Array) -> jax.Array:
+    """Say where sequences of a cache begin in a layer, int32 [2]."""
+    return jnp.stack([jnp.asarray(layer, jnp.int32), sequence])
 
 
 class Packing(NamedTuple):

@@ -1,5 +1,10 @@
 """The compiled programs of the engine: no copy of the caches, donated state."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import jax
 import numpy as np
 import pytest
@@ -63,6 +68,31 @@ def test_the_caches_are_updated_in_place(device, make):
     assert memory.alias_size_in_bytes >= sum(leaf.nbytes for leaf in jax.tree.leaves(state)) * 0.99
     # The drafter's state of one slot, and what a chunk or a round computes, but no cache.
     assert memory.temp_size_in_bytes < cache
+
+
+# The tests' own options of XLA hide copies that users' programs have.
+AS_USERS_COMPILE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+from serve.test_programs import compile_feed, compile_part
+from short_models import load_short
+from jaxspec.serve.factory import make_engine
+
+params = load_short("dflash")
+device = make_engine(params, slots=8, capacity=4096, budget=8, edges=(4, 16))._device
+for make in (compile_feed, compile_part):
+    temporary = make(device).memory_analysis().temp_size_in_bytes
+    assert temporary < device.state.decode.cache.k.nbytes / 2, (make.__name__, temporary)
+"""
+
+
+def test_users_programs_update_the_caches_in_place():
+    tests = Path(__file__).parents[1]
+    unset = ("XLA_FLAGS", "JAXSPEC_PANELS")
+    env = {name: value for name, value in os.environ.items() if name not in unset}
+    env["PYTHONPATH"] = str(tests.parent)
+    subprocess.run([sys.executable, "-c", AS_USERS_COMPILE, str(tests)], env=env, check=True)
 
 
 def test_all_leaves_of_the_state_are_buffers_of_their_own(device):
