@@ -6,15 +6,17 @@ import numpy as np
 
 from jaxspec.serve.live_costs import LiveCosts
 
-# Share of the newest drafted round in the averages. Drafted rounds that say whether drafting pays, and
+# Share of the newest drafted round in the averages. Drafted rounds of a trial that is not behind, and
 # plain ones of a trial, which show what they take.
 _NEW, _KNOWN, _PLAIN = 0.05, 8, 2
-# A trial of drafting ends when it has lost the time of so many drafted rounds. A visit of it counts at
-# most so many times what its rounds cost: some stall, whatever they do.
-_LOSES, _STALLS = 2.0, 2.0
+# Drafting ends when it is behind plain rounds by the time of so many drafted ones. How many tokens a
+# round gives varies much, so fewer would often end what pays. What it is ahead counts up to as many, so
+# that a change is noticed. A visit of a trial counts at most so many times what its rounds cost: some
+# stall, whatever they do.
+_BEHIND, _STALLS = 6.0, 2.0
 # Trials may cost this share of the time, if they then come after so many rounds. Rounds between two of
 # them, at least: at first, and after many that changed nothing.
-_SHARE, _FIRST, _LONGEST = 0.005, 64, 2048
+_SHARE, _FIRST, _LONGEST = 0.01, 64, 2048
 # Tokens after which what was seen while the drafter rests counts a third.
 _REMEMBERED = 512
 
@@ -23,8 +25,8 @@ class DraftChoice:
     """Compares drafted rounds with autoregressive ones, which give each slot one token.
 
     It is of one load: so many slots decode. Rounds are of the kind that pays more. Now and then a few
-    of the other kind are tried, because its costs and what it accepts may have changed. A trial of
-    drafting goes on while it gains, and ends soon where it loses. The more a trial lost, the later is
+    of the other kind are tried, because its costs and what it accepts may have changed. Drafting goes on
+    until it is clearly behind (a cumulative sum test, Page 1954). The more a trial lost, the later is
     the next one, and each one that changes nothing doubles the least time to the next. While drafting
     does not pay, the drafter rests: it reads nothing of new requests, and a trial begins with requests
     that it reads again.
@@ -34,13 +36,15 @@ class DraftChoice:
         self._costs = costs
         # Tokens of a drafted round, and those of plain ones in the same time: averages.
         self._tokens = self._plain = 0.0
-        self._pays, self._compared = False, 0
+        self._pays = False
+        # Seconds that drafting is behind plain rounds, negative if it is ahead.
+        self._behind = 0.0
         # Rounds and seconds of the kind that pays since the last trial, and how many must pass before
         # the next one. Nothing is known yet, so a trial is due.
         self._rounds, self._waited = 0, 0.0
         self._between, self._pause = 0, 0.0
-        # Rounds of the trial, the seconds that they took, and those that were lost.
-        self._tried, self._spent, self._lost = 0, 0.0, 0.0
+        # Rounds of the trial, and the seconds that they lost.
+        self._tried, self._lost = 0, 0.0
         # While the drafter rests, tokens and seconds with those of feeding prompts: of the last while,
         # and since a trial is due. So what reading prompts for a trial takes counts as its loss.
         self._rested = self._due = np.zeros(2)
@@ -95,14 +99,19 @@ class DraftChoice:
             self._rounds += len(rows)
             self._waited += took
         elif self._tries:  # and not because some request cannot draft
-            more = 0.0 if seconds is None else min(seconds, _STALLS * took) - took
+            if seconds is not None:
+                more = min(seconds - self._costs.visit, _STALLS * took) - took
+                took, lost = took + more, lost + more
             self._tried += len(rows)
-            self._spent += took + more
-            self._lost += lost + more
-        if self._pays and self._compared >= _KNOWN and self._tokens < self._plain:
-            self._restart(pays=False)
-            return True
-        return self._end_trial()
+            self._lost += lost
+        if drafts and took > 0:
+            enough = _BEHIND * took / len(rows)
+            self._behind = max(self._behind + lost, -enough)
+            if self._behind >= enough:
+                self._restart(pays=False)
+                return True
+        self._end_trial()
+        return False
 
     def _observe_resting(self, tokens: int, busy: float) -> None:
         """Learn what tokens take while the drafter rests, or while a trial is due."""
@@ -112,20 +121,10 @@ class DraftChoice:
         else:
             self._rested = self._rested * np.exp(-tokens / _REMEMBERED) + new
 
-    def _end_trial(self) -> bool:
-        """End a trial that has shown enough. Return whether the drafter rests from now on."""
-        if self._pays:
-            if self._tried >= _PLAIN:
-                self._restart(pays=True)
-            return False
-        if self._tried >= _KNOWN and self._tokens >= self._plain:
+    def _end_trial(self) -> None:
+        """End a trial that has shown enough: of plain rounds, or of drafting that is not behind."""
+        if self._tried >= (_PLAIN if self._pays else _KNOWN) and (self._pays or self._behind <= 0):
             self._restart(pays=True)
-            return False
-        lost_much = self._lost * self._tried >= _LOSES * self._spent > 0
-        if lost_much or (self._tried >= _KNOWN and self._lost >= 0):
-            self._restart(pays=False)
-            return True
-        return False
 
     def _restart(self, pays: bool) -> None:
         """Wait for the next trial."""
@@ -135,9 +134,9 @@ class DraftChoice:
         whole = due - due_tokens * seconds / tokens if tokens else 0.0
         self._pause = max(self._lost, whole, 0.0) / _SHARE
         self._due = np.zeros(2)
-        self._pays, self._compared = pays, 0
+        self._pays, self._behind = pays, self._behind if pays else 0.0
         self._rounds, self._waited = 0, 0.0
-        self._tried, self._spent, self._lost = 0, 0.0, 0.0
+        self._tried, self._lost = 0, 0.0
 
     def _weigh_drafted(self, emitted: np.ndarray, rows: np.ndarray) -> tuple[float, float]:
         """Average what drafted rounds gave, and what others would have given in the same time.
@@ -146,7 +145,6 @@ class DraftChoice:
           (seconds that they took; those of them that plain rounds would have spared).
         """
         costs, total, lost = self._costs, 0.0, 0.0
-        self._compared += len(rows)
         for tokens, verified in zip(emitted.T, rows, strict=True):
             live, made = int((tokens > 0).sum()), float(tokens.sum())
             if not live:  # all slots of the round broke

@@ -11,7 +11,8 @@ import jax
 
 from jaxspec.builders import Builder
 from jaxspec.core.jax_settings import under_own_settings
-from jaxspec.core.params import Params, Spec
+from jaxspec.core.near_miss import naming_options
+from jaxspec.core.params import Params, Spec, check_params
 from jaxspec.core.sampling_settings import MIXED
 from jaxspec.engine.arguments import check_choice, check_count
 from jaxspec.engine.capacity import prompt_chunk, round_up
@@ -44,6 +45,7 @@ _MOST_TRIED = 2
 CPU_BUDGET = 8
 
 
+@naming_options
 @under_own_settings
 def make_engine(
     params: Params,
@@ -100,6 +102,7 @@ def make_engine(
         different options, or do not share the target.
     """
     keep_programs()
+    check_params(params)
     slots, queue = check_count("slots", slots), check_count("queue", queue)
     rounds = check_count("rounds", rounds, 1, MOST_ROUNDS)
     most = check_count("max_logprobs", max_logprobs, 0, MOST)
@@ -156,12 +159,12 @@ def make_engine(
 
 
 def choose_parts(slots: int) -> tuple[int, ...]:
-    """Choose of how many neighbouring slots rounds on a CPU can be: powers of two, and all.
+    """Choose of how many neighbouring slots rounds on a CPU can be: one, and all.
 
-    A drafter's forward pass there takes as much longer as it has slots, whether they decode or not.
+    A drafter's forward pass there takes as much longer as it has slots, whether they decode or not,
+    so it pays for one request more than for several.
     """
-    halves = (1 << power for power in range(slots.bit_length()))
-    return (*(part for part in halves if part < slots and slots % part == 0), slots)
+    return tuple(sorted({1, slots}))
 
 
 def choose_edges(slots: int, rows: int) -> tuple[int, ...]:

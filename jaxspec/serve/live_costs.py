@@ -6,6 +6,8 @@ import numpy as np
 
 from jaxspec.serve.costs import Costs
 
+# Visits of each kind that show what costs are of which nobody has measured any.
+_FIRST = 3
 # Part of a visit's deviation that corrects a cost, in logarithms, if the visit before it was of the
 # same kind; the part grows with the visits between them, up to this much. The largest deviation that
 # one visit shows.
@@ -20,6 +22,7 @@ class LiveCosts:
     Attributes:
       drafted: float32 [E], seconds of drafted rounds.
       plain: float32 [P], seconds of autoregressive rounds.
+      visit: seconds of a visit beside its rounds.
     """
 
     def __init__(
@@ -33,19 +36,16 @@ class LiveCosts:
 
         Args:
           costs: of drafted rounds of the numbers of rows `edges`, and of plain ones of `plain_edges`.
-          guessed: whether nobody has measured them, so that the first visit says more than they do.
+          guessed: whether nobody has measured them, so that the first visits say more than they do.
         """
-        self._guessed = {True, False} if guessed else set()
+        # By kind: how much longer than guessed the first visits took.
+        self._guessed: dict[bool, list[float]] = {True: [], False: []} if guessed else {}
         self._edges = {True: np.asarray(edges), False: np.asarray(plain_edges)}
         self.drafted = np.asarray(costs.drafted, np.float32)
         self.plain = np.asarray(costs.plain, np.float32)
-        self._visits, self._visit = 0, costs.visit
+        self._visits, self.visit = 0, costs.visit
         self._seen = {True: 0, False: 0}  # the last visit of each kind whose time was learnt
         self._drafted_last = True
-
-    def share_plain(self, whole: LiveCosts) -> None:
-        """Take the costs of plain rounds from another's, which both correct from now on."""
-        self.plain, self._edges[False] = whole.plain, whole._edges[False]
 
     def find(self, drafts: bool, rows: np.ndarray | int) -> np.ndarray:
         """Return the index of the cost of rounds with so many rows, which draft or not."""
@@ -67,10 +67,11 @@ class LiveCosts:
             return
         missed, self._seen[drafts] = self._visits - self._seen[drafts], self._visits
         costs, used = (self.drafted if drafts else self.plain), self.find(drafts, rows)
-        took = max(seconds - self._visit, 0.0)
+        took = max(seconds - self.visit, 0.0)
         if drafts in self._guessed:
-            self._guessed.discard(drafts)
-            costs *= np.clip(took / costs[used].sum(), 1e-3, 1e3)
+            self._guessed[drafts].append(took / costs[used].sum())
+            if len(self._guessed[drafts]) == _FIRST:  # one of them may have stalled
+                costs *= np.median(self._guessed.pop(drafts))
             return
         deviation = np.clip(took / costs[used].sum(), 1 / _DEVIATES, _DEVIATES)
         part = min(1 - (1 - _CORRECTS) ** missed, _CORRECTS_MOST)

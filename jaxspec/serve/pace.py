@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # Weight of the newest visit in what a round or a chunk takes. Part of a visit's time that rounds may
-# take while a prompt or a free slot waits.
+# take while a prompt waits.
 _NEW, _PART = 0.2, 2
 # Of a visit, by default: a new request and a streamed word wait no longer than a reader notices, and
 # what a visit takes beside its rounds, a millisecond on a CPU, is little of it.
@@ -33,7 +33,7 @@ class Pace:
 
         Args:
           drafts: whether they draft.
-          hurry: whether a prompt waits to be fed or a slot is free.
+          hurry: whether a prompt waits to be fed.
         """
         part = _PART if hurry else 1
         if self._seconds is None:

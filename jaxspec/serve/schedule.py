@@ -26,6 +26,8 @@ _FEW = 16
 # So many requests decode one after the other by the program for one slot, as fast as all by plain
 # rounds, until the program for all of them is compiled.
 _ALONE = 2
+# Drafted rounds after which what they gave counts a third.
+_REMEMBERED = 256
 
 
 class Planned(NamedTuple):
@@ -81,6 +83,8 @@ class Schedule:
         self._device, self._compiler, self._pace = device, compiler, pace
         self._costs, self._tries = costs, tries
         self._live: dict[int, LiveCosts] = {}  # by part
+        # Tokens of drafted rounds lately, and slots that decoded in them.
+        self._made = np.zeros(2)
         # By part and load, if the rule weighs them.
         self._choices: dict[tuple[int, int], DraftChoice] = {}
 
@@ -133,9 +137,6 @@ class Schedule:
             self._live[part], device.drafted[part] = live, live.drafted
             for load in range(len(live.plain)):
                 self._choices[part, load] = DraftChoice(live)
-        for part in device.parts[1:-1]:
-            # Plain rounds of these run as rounds of all slots do.
-            self._live[part].share_plain(self._live[device.slots])
 
     def choose_reader(self, task: Task, load: int) -> int:
         """Choose the drafter that reads a request from its start on; 0: none.
@@ -149,6 +150,8 @@ class Schedule:
             choice = self._find_choice(load)
             if choice is None or not (_wants_drafts(task) and choice.wants_followers()):
                 return 0
+            if not self._may_pay(load):
+                return 0
         reader = task.accepted.reader if self._device.plan.drafter is not None else 0
         if not reader:
             return 0
@@ -159,6 +162,18 @@ class Schedule:
         needed = Variant("feed", reader), Variant("visit", 1, part)
         self._compiler.want(needed)
         return reader if all(map(self._compiler.has, needed)) or not self.weighs else 0
+
+    def _may_pay(self, load: int) -> bool:
+        """Whether drafting would pay at a load, if it gave as much as it lately gave anywhere.
+
+        Rounds of the smallest part need not prove that: all that is known comes from them.
+        """
+        part = self._part_of(load)
+        if part == self._device.parts[0]:
+            return True
+        live, (tokens, rounds) = self._live[part], self._made
+        plain = live.plain[live.find(False, load)]
+        return bool(tokens * plain > rounds * live.drafted[0])
 
     def can_feed(self, task: Task) -> bool:
         """Whether the program that reads a prompt is compiled."""
@@ -196,7 +211,8 @@ class Schedule:
         planned = []
         for slots in groups:
             own = {slot: running[slot] for slot in slots}
-            one = self._plan_visit(own, part, follows, waiting, len(running), len(groups))
+            feeds = len(running) < len(tasks)
+            one = self._plan_visit(own, part, follows, waiting, feeds, len(groups))
             planned.append(one._replace(lets_go=lets_go))
         return planned
 
@@ -206,14 +222,17 @@ class Schedule:
         part: int,
         follows: bool,
         waiting: int,
-        load: int,
+        feeds: bool,
         turns: int,
     ) -> Planned:
-        """Plan a visit of some slots, of which `turns` come one after the other."""
+        """Plan a visit of some slots, of which `turns` come one after the other.
+
+        Args:
+          feeds: whether some prompt is still read.
+        """
         traced = any(task.accepted.request.trace for task in running.values())
         drafts = follows and self._drafts(list(running.values()), part)
-        hurry = load < self._device.slots
-        rounds = 1 if traced else max(1, self._pace.rounds(drafts, hurry) // turns)
+        rounds = 1 if traced else max(1, self._pace.rounds(drafts, feeds) // turns)
         choice = self._find_choice(len(running), part)
         most = None if choice is None else choice.limit_rounds(drafts)
         rounds = rounds if most is None else min(rounds, most)
@@ -247,15 +266,19 @@ class Schedule:
         Returns:
           Whether it showed that drafting does not pay, so that drafters need not read on.
         """
+        if self._compiler.list_missing():  # which takes the processor from visits
+            seconds = None
+        if planned.drafts:
+            made = [report.emitted.sum(), (report.emitted > 0).sum()]
+            self._made = self._made * np.exp(-len(report.rows) / _REMEMBERED) + made
         if seconds is not None:
             self._pace.observe(planned.drafts, len(report.rows), seconds)
         if self._live:
             self._live[planned.part].observe(planned.drafts, report.rows, seconds)
         if self._tries and planned.drafts and seconds is not None and len(planned.kinds) == 1:
             ((reader, greedy),) = planned.kinds
-            made = int(report.emitted.sum()), seconds
-            name = self._methods[reader - 1]
-            record_speed(self._device.params, name, planned.part, greedy, *made)
+            name, tokens = self._methods[reader - 1], int(report.emitted.sum())
+            record_speed(self._device.params, name, planned.part, greedy, tokens, seconds)
         choice = self._find_choice(planned.load, planned.part)
         if choice is None:
             return False

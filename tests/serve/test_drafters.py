@@ -138,7 +138,7 @@ def read_weights(params, names):
 @pytest.mark.usefixtures("wavering")
 def test_every_text_is_that_of_decode_alone_whichever_drafter_drafts(mini, engine):
     requests = draw_requests(mini, 14, ({}, dict(temperature=1.0, seed=3), TOP), NAMES)
-    load = Load(engine, requests, read_weights(mini, NAMES))
+    load = Load(engine, requests, read_weights(mini, NAMES), publishes=0.3)
     load.run()
     counters = engine.counters()
     assert counters["compiles_after_warm_up"] == 0  # `decode` compiles what comes next

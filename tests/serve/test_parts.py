@@ -92,17 +92,16 @@ def test_more_requests_go_on_without_drafts_until_then(mini, visits, expected):
     assert (0, 4, False) in visits
 
 
-def test_a_compiled_part_serves_the_slots_that_it_covers(mini, visits, expected):
+def test_a_load_is_tried_if_what_drafts_gave_elsewhere_would_pay_there(mini, visits):
+    """Drafted rounds of all four slots take 1.3, plain ones 0.9: a slot must get 1.45 tokens."""
     engine = make_engine(mini, **SHAPE)
     engine.warm_up()
-    both = Variant("visit", 1, 2)
-    engine._compiler.want([both])
-    engine._compiler.wait([both])
-    watch(engine, visits)
-    found = run(engine, *requests(2))
-    assert [tokens for tokens, *_ in found] == expected[:2]
-    assert all(any(drafted) for _, _, drafted, _ in found)
-    assert {(part, drafts) for _, part, drafts in visits} == {(2, True)}
+    schedule = engine._schedule
+    assert schedule._may_pay(1) and not schedule._may_pay(2)  # nothing drafted yet
+    for made, pays in ((1.3, False), (1.6, True)):
+        schedule._made[:] = 100 * made, 100
+        assert schedule._may_pay(2) is pays
+    assert schedule._may_pay(1)
 
 
 def test_requests_run_plain_before_the_rest_is_compiled(mini, expected, monkeypatch):
