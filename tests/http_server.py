@@ -1,6 +1,7 @@
 """Servers for the tests of the endpoint: in a thread of this process, or in a process of their own.
 
-`python tests/http_server.py PAUSE SECONDS` serves a fake engine on a free port, whose visits wait
+`python tests/http_server.py PAUSE SECONDS` serves a fake engine on a free port, whose start and visits
+wait
 while the file PAUSE exists; it counts as dead after so many seconds of that.
 """
 
@@ -95,6 +96,7 @@ def main() -> int:
             time.sleep(0.005)
 
     engine = FakeEngine(seconds=0.001, hook=wait)
+    engine.warm_up = lambda **options: wait()
     settings = HttpSettings("fake", engine.room, visit_timeout=visit_timeout, exit_delay=0.1)
     sock = server.listen("127.0.0.1", 0)
     print(sock.getsockname()[1], flush=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from jaxspec.serve.engine import Engine
 from jaxspec.serve.http.errors import ApiError
@@ -139,7 +141,7 @@ class Driver:
         """Warm up, then visit the device whenever there is work. The engine's thread runs this."""
         try:
             self._engine.warm_up(wait=False)
-            self._loop.call_soon_threadsafe(self._set_warm)
+            self._tell(self._set_warm)
             while True:
                 # Before the questions: what changes after them sets it again, and the wait ends.
                 self._wake.clear()
@@ -155,11 +157,16 @@ class Driver:
                 updates = self._engine.visit()
                 self._visiting_since = None
                 if updates:
-                    self._loop.call_soon_threadsafe(self._deliver, updates)
+                    self._tell(self._deliver, updates)
         except Exception as error:
             self._visiting_since = None
             log.error("the engine failed: %s", describe(error))
-            self._loop.call_soon_threadsafe(self._die, type(error).__name__)
+            self._tell(self._die, type(error).__name__)
+
+    def _tell(self, method: Callable[..., None], *arguments: Any) -> None:
+        """Call a method on the event loop, unless a signal has ended that already."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(method, *arguments)
 
     def _set_warm(self) -> None:
         self.warm = True

@@ -69,6 +69,8 @@ class Server(uvicorn.Server):
         warm = self._service.driver.warm
         self.interrupted |= sig == signal.SIGINT and not warm
         if self._asked or not self.started or not warm:
+            # What is cancelled now is no failure, and uvicorn would show it as one.
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
             self.should_exit = self.force_exit = True
             return
         self._asked = True

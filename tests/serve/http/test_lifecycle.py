@@ -22,9 +22,15 @@ CHAT = {"messages": [{"role": "user", "content": "open sesame"}], "max_tokens": 
 
 
 @contextlib.contextmanager
-def serving(folder: Path, visit_timeout: float):
-    """A server in a process of its own; its engine waits while the file `pause` exists."""
+def serving(folder: Path, visit_timeout: float, cold: bool = False):
+    """A server in a process of its own; its engine waits while the file `pause` exists.
+
+    Args:
+      cold: begin while the engine warms up.
+    """
     log, pause = folder / "log", folder / "pause"
+    if cold:
+        pause.touch()
     with log.open("w") as file:
         process = subprocess.Popen(
             [sys.executable, TESTS / "http_server.py", pause, str(visit_timeout)],
@@ -37,7 +43,8 @@ def serving(folder: Path, visit_timeout: float):
     try:
         url = f"http://127.0.0.1:{int(process.stdout.readline())}"
         with httpx.Client(base_url=url, timeout=30) as http:
-            http_server.wait_until(lambda: http.get("/ready").status_code == 200)
+            ready = 503 if cold else 200
+            http_server.wait_until(lambda: http.get("/ready").status_code == ready)
             yield types.SimpleNamespace(process=process, http=http, log=log, pause=pause)
     finally:
         process.kill()
@@ -58,6 +65,26 @@ def events(lines) -> list[dict]:
     """The rest of a stream; True stands for its regular end."""
     found = [line.removeprefix("data: ") for line in lines if line]
     return [True if one == "[DONE]" else json.loads(one) for one in found]
+
+
+@pytest.mark.parametrize(("sent", "expected"), [("SIGTERM", 0), ("SIGINT", 130)])
+def test_a_signal_before_it_is_ready_ends_it_at_once(tmp_path, sent, expected):
+    with serving(tmp_path, visit_timeout=300, cold=True) as one:
+        assert one.http.get("/ready").status_code == 503
+        one.process.send_signal(getattr(signal, sent))
+        assert one.process.wait(20) == expected
+        assert "Traceback" not in one.log.read_text()
+
+
+def test_a_second_signal_ends_it_without_waiting(tmp_path):
+    with serving(tmp_path, visit_timeout=300) as one:
+        one.pause.touch()
+        with contextlib.suppress(httpx.TransportError), begun(one.http):
+            one.process.send_signal(signal.SIGTERM)
+            http_server.wait_until(lambda: one.http.get("/ready").status_code == 503)
+            one.process.send_signal(signal.SIGTERM)
+            assert one.process.wait(20) == 0
+        assert "Traceback" not in one.log.read_text()
 
 
 def send_secrets(http) -> None:
