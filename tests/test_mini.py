@@ -2,6 +2,8 @@
 method.
 """
 
+import dataclasses
+import time
 from pathlib import Path
 
 import jax
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 
 import jaxspec
+from jaxspec.engine import start as engine_start
 from jaxspec.io.hub import ZOO, shipped
 
 PROMPT = "Question: Tom has 3 apples and buys 5 more. How many apples does he have?\nAnswer:"
@@ -109,6 +112,44 @@ def test_saving_over_what_was_loaded_keeps_it(params, tmp_path):
     again = jaxspec.load(tmp_path)
     jaxspec.save(again, tmp_path)
     assert jaxspec.load(tmp_path).spec == again.spec
+
+
+def test_values_describe_themselves_in_a_line(params, plain):
+    """An interpreter shows them after every cell; all weights would be 320,000 characters."""
+    shown = repr(params)
+    assert shown.startswith("Params(qwen3, 6 layers, 8.32 M parameters (float32); drafters: jets")
+    assert "dflash (2.64 M)" in shown and len(shown) < 300
+    assert repr(jaxspec.load("mini", drafter={})).endswith("drafters: none)")
+    assert len(repr(jax.tree.map(lambda leaf: None, params))) < 300  # as transformations make them
+    text = repr(plain)
+    assert text.startswith(f"Output({plain.text[:20]!r}"[:-1]) and len(text) < 200
+    assert "48 tokens in 47 rounds, length" in text and "tokens/s" in text
+    ids = dataclasses.replace(plain, text=None, tokens=list(range(9)))
+    assert repr(ids).startswith("Output([0, 1, 2, 3, 4, 5, 6, 7, ...], 9 tokens")
+
+
+def test_compiling_is_told_apart(params, monkeypatch):
+    monkeypatch.setattr(engine_start, "_prefills", {})
+    monkeypatch.setattr(engine_start, "_rounds", {})
+    compile_one, slept = engine_start._compile, []
+
+    def compile_slowly(lowered):
+        time.sleep(0.5)
+        slept.append(lowered)
+        compile_one(lowered)
+
+    monkeypatch.setattr(engine_start, "_compile", compile_slowly)
+    options = {"method": "jetspec", "budget": 4, "max_new_tokens": 8}
+    first, second = (jaxspec.decode(params, PROMPT, **options).stats for _ in range(2))
+    assert len(slept) == 2 and first.compile_seconds >= 0.5 > second.compile_seconds >= 0
+    assert first.to_dict()["compile_seconds"] == first.compile_seconds
+    *_, streamed = iterate(jaxspec.stream(params, PROMPT, **options))
+    assert 0 <= streamed.stats.compile_seconds < 0.5 and streamed.stats.prefill_seconds > 0
+
+
+def iterate(stream):
+    """Yield what a stream yields, and then what it returns."""
+    yield (yield from stream)
 
 
 def test_nan_weights_are_refused(params, tmp_path):

@@ -8,6 +8,7 @@ import json
 import shutil
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from golden_data import SHIPPED
@@ -234,6 +235,14 @@ def prompts(tmp_path):
 
 
 @pytest.mark.thorough
+def test_doctor_alone_tells_what_runs_here(capsys):
+    status, printed, _ = run(capsys, "doctor")
+    assert status == 0 and "tree_attention: blocks (triton: needs an NVIDIA GPU" in printed
+    assert "packed_attention: blocks" in printed and f"jax {jax.__version__}" in printed
+    status, printed, _ = run(capsys, "doctor", "--json")
+    assert status == 0 and set(json.loads(printed)) >= {"versions", "device", "kernels"}
+
+
 def test_doctor_names_the_right_convention(tmp_path, capsys, prompts):
     """Ids that count inputs, where outputs are meant."""
     shifted = edited(DFLASH, tmp_path / "shifted", target_layer_ids=[2, 3, 4])

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from jaxspec.core.cache import filled
 from jaxspec.core.config import TargetConfig
+from jaxspec.core.near_miss import choose_one
 from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.drafters.dflash.hf_config import default_feature_layers
 from jaxspec.drafters.dflash.network import BlockDrafter
@@ -105,7 +106,7 @@ def make_drafter_config(
       ValueError: unknown kind, a size out of range, or no mask token.
     """
     if options.kind not in KINDS:
-        raise ValueError(f"unknown kind {options.kind!r}: choose one of {', '.join(KINDS)}")
+        raise ValueError(f"unknown kind {options.kind!r}: {choose_one(options.kind, KINDS)}")
     if not 2 <= options.block_size <= 128:
         raise ValueError(f"block_size is {options.block_size}: give 2 to 128, the anchor included")
     if options.num_layers < 1:

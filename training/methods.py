@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from jaxspec.core.config import TargetConfig
+from jaxspec.core.near_miss import choose_one
 from jaxspec.drafters.draft_model.config import SmallModelConfig
 from jaxspec.drafters.eagle3.config import EagleConfig
 from jaxspec.drafters.falcon.config import FalconConfig
@@ -102,7 +103,7 @@ def find_method(kind: str) -> TrainingMethod:
       ValueError: unknown kind; the message lists the known ones.
     """
     if kind not in METHODS:
-        raise ValueError(f"unknown kind {kind!r}: choose one of {', '.join(METHODS)}")
+        raise ValueError(f"unknown kind {kind!r}: {choose_one(kind, METHODS)}")
     return METHODS[kind]
 
 

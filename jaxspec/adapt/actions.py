@@ -13,6 +13,8 @@ from typing import Any
 import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from jaxspec.core.near_miss import choose_one
+
 HEAD, FULL, SKIP, BOTH = "head", "full", "skip", "both"
 ACTIONS = (HEAD, FULL)
 _PROJECTIONS = ("lm_head", "rank_inner", "rank_outer")
@@ -31,7 +33,7 @@ def select_leaves(params: Any, action: str) -> Leaves:
     """
     leaves = flatten_dict(params)
     if action not in ACTIONS:
-        raise ValueError(f"action is {action!r}: choose one of {', '.join(ACTIONS)}")
+        raise ValueError(f"action is {action!r}: {choose_one(action, ACTIONS)}")
     chosen = _is_trained if action == FULL else _find_head(leaves)
     found = {path: leaf for path, leaf in leaves.items() if chosen(path)}
     if not found:

@@ -10,6 +10,7 @@ from jaxspec.adapt.checkpoint import VersionFiles, check_record
 from jaxspec.adapt.publish import copy_weights, identify_weights, publish
 from jaxspec.adapt.updates import Trainer
 from jaxspec.adapt.versions import Versions
+from jaxspec.core.near_miss import choose_one
 from jaxspec.core.params import Params
 from jaxspec.drafters.registry import record_of
 
@@ -139,6 +140,6 @@ def check_method(params: Params, method: str | None) -> str:
         if variables.get("params") and not record_of(params.spec.drafter(name)).retrieval
     ]
     if method not in trained:
-        choice = f"choose one of {', '.join(trained)}" if trained else "load a trained drafter"
+        choice = choose_one(method, trained) if trained else "load a trained drafter"
         raise ValueError(f"{method!r} has no weights to adapt: {choice}")
     return method

@@ -26,7 +26,7 @@ from jaxspec.adapt.publish import hash_weights
 from jaxspec.adapt.served import Served, check_method, copy_drafter
 from jaxspec.adapt.updates import is_finite, make_trainer
 from jaxspec.core.jax_settings import under_own_settings
-from jaxspec.core.params import Params
+from jaxspec.core.params import Params, check_params
 from jaxspec.engine.api import run_session
 from jaxspec.engine.arguments import check_seed
 from jaxspec.engine.compilations import compile_seconds
@@ -72,6 +72,7 @@ class Session:
         clock: Callable[[], float] = time.perf_counter,
         prices: Prices | None = None,
     ):
+        check_params(params)
         self.options, self.clock, self._meter = options or AdaptOptions(), clock, Meter(prices)
         self.seed = check_seed(seed) % 2**64  # NumPy takes no negative one
         refuse(params, "served by a drafter that learns")

@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxspec.bench.architectures import architecture, swap_drafter
 from jaxspec.builders import make_builder
+from jaxspec.core.near_miss import choose_one
 from jaxspec.core.params import Spec
 from jaxspec.core.sampling_settings import make_sampling
 from jaxspec.costs.round_costs import make_costs
@@ -43,7 +44,7 @@ def describe_call(
     if one is out of range.
     """
     if dtype not in _DTYPES:
-        raise ValueError(f"unknown dtype {dtype!r}: choose one of {', '.join(_DTYPES)}")
+        raise ValueError(f"unknown dtype {dtype!r}: {choose_one(dtype, _DTYPES)}")
     check_kind(quantize)
     spec = architecture(arch)
     if method != "ar":

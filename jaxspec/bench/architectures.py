@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.config import MoEConfig, RopeScaling, TargetConfig, TransformerConfig
+from jaxspec.core.near_miss import choose_one
 from jaxspec.core.params import Params, Spec
 from jaxspec.drafters.dspark.config import DSparkConfig
 from jaxspec.drafters.dspark.shapes import init_variables, published_config
@@ -118,7 +119,7 @@ def architecture(name: str, *, block_size: int = 16, drafter_layers: int = 5) ->
       ValueError: the name is unknown.
     """
     if name not in ARCHITECTURES:
-        raise ValueError(f"unknown architecture {name!r}: choose one of {', '.join(ARCHITECTURES)}")
+        raise ValueError(f"unknown architecture {name!r}: {choose_one(name, ARCHITECTURES)}")
     target = ARCHITECTURES[name]
     head = head_config(target, block_size=block_size, num_layers=drafter_layers)
     return Spec(target, ((DRAFTER, head),))
@@ -144,7 +145,7 @@ def swap_drafter(spec: Spec, name: str) -> Spec:
         "specblock": _specblock,
     }
     if name not in made:
-        raise ValueError(f"unknown method {name!r}: choose one of ar, {', '.join(made)}")
+        raise ValueError(f"unknown method {name!r}: {choose_one(name, ('ar', *made))}")
     return dataclasses.replace(spec, drafters=((name, made[name](spec)),))
 
 

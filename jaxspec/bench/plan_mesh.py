@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from jaxspec.bench.report.table import Column, Table, fixed
 from jaxspec.core.config import TargetConfig
+from jaxspec.core.near_miss import choose_one
 from jaxspec.costs.roofline import DEVICES
 from jaxspec.costs.shared_roofline import (
     choose_experts_split,
@@ -61,7 +62,7 @@ def plan_meshes(config: TargetConfig, gpu: str, count: int, load: Load) -> list[
     """
     if gpu not in KNOWN:
         raise ValueError(
-            f"memory and peak rates of {gpu!r} are not known: choose one of {', '.join(KNOWN)}"
+            f"memory and peak rates of {gpu!r} are not known: {choose_one(gpu, KNOWN)}"
         )
     memory = GPUS[gpu].memory * 2**30
     counts = [devices for devices in list_counts(config) if count % devices == 0]

@@ -23,6 +23,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxspec.core.near_miss import choose_one
+
 CLASSES = ("decisive_task", "balanced_task", "uncertain_task")
 _TEMPLATES = {
     "decisive_task": (),
@@ -268,7 +270,7 @@ def make_fanout(rule: str, **settings: Any) -> Fanout:
       ValueError: unknown rule, or a setting that the rule does not have.
     """
     if rule not in RULES:
-        raise ValueError(f"unknown fan-out rule {rule!r}: choose one of {', '.join(RULES)}")
+        raise ValueError(f"unknown fan-out rule {rule!r}: {choose_one(rule, RULES)}")
     try:
         inspect.signature(RULES[rule]).bind(*[None] * (1 + reads_entropy(RULES[rule])), **settings)
     except TypeError as error:

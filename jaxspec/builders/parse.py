@@ -18,6 +18,7 @@ from typing import Any
 from jaxspec.builders.protocol import LETTERS, Builder
 from jaxspec.builders.scores import SCORES
 from jaxspec.builders.trees.chain import CHAIN_SCORES
+from jaxspec.core.near_miss import choose_one
 
 _CONSTRUCTORS: dict[str, Callable[..., Builder]] = {}
 _ALIASES: dict[str, str] = {}
@@ -54,7 +55,7 @@ def unregister(name: str) -> None:
       ValueError: no builder has this name.
     """
     if name not in _CONSTRUCTORS:
-        raise ValueError(f"no builder is called {name!r}: choose one of {', '.join(_CONSTRUCTORS)}")
+        raise ValueError(f"no builder is called {name!r}: {choose_one(name, _CONSTRUCTORS)}")
     del _CONSTRUCTORS[name]
     for alias in [alias for alias, own in _ALIASES.items() if own == name]:
         del _ALIASES[alias]
@@ -83,7 +84,7 @@ def parse_builder(text: str) -> Builder:
     name, plus, score = written.partition("+")
     name = _ALIASES.get(name, name)
     if name not in _CONSTRUCTORS:
-        raise ValueError(f"unknown builder {name!r}: choose one of {', '.join(list_names())}")
+        raise ValueError(f"unknown builder {name!r}: {choose_one(name, list_names())}")
     constructor = _CONSTRUCTORS[name]
     options = _read_score(text, score) if plus else {}
     for setting in settings:
@@ -94,7 +95,7 @@ def parse_builder(text: str) -> Builder:
     known = list(inspect.signature(constructor).parameters)
     wrong = next((key for key in options if key not in known), None)
     if wrong is not None:
-        choose = f"choose one of {', '.join(known)}" if known else "it has none"
+        choose = choose_one(wrong, known) if known else "it has none"
         raise ValueError(f"builder {name!r} has no setting {wrong!r}: {choose}")
     return constructor(**options)
 

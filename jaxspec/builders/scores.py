@@ -19,6 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxspec.core.near_miss import choose_one
+
 SCORES = ("logprob", "entropy", "hybrid")
 DEFAULT_ENTROPY_WEIGHT = 0.1
 
@@ -60,7 +62,7 @@ def make_score(name: str = "logprob", entropy_weight: float | None = None) -> Sc
       ValueError: unknown name, or a weight out of range.
     """
     if name not in SCORES:
-        raise ValueError(f"unknown score {name!r}: choose one of {', '.join(SCORES)}")
+        raise ValueError(f"unknown score {name!r}: {choose_one(name, SCORES)}")
     if name != "hybrid":
         if entropy_weight is not None:
             raise ValueError(f"entropy_weight is for score 'hybrid': leave it out with {name!r}")

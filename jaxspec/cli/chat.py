@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxspec.cli import options, values
 from jaxspec.core import interrupts
+from jaxspec.core.near_miss import choose_one
 
 if TYPE_CHECKING:
     from jaxspec.core.params import Params
@@ -133,7 +134,7 @@ class Chat:
         spec = self.params.spec
         known = ", ".join(spec.methods)
         if name and name not in spec.methods:
-            return f"unknown method {name!r}: choose one of {known}"
+            return f"unknown method {name!r}: {choose_one(name, spec.methods)}"
         if name:
             self.given = self.given | {"method": name, "builder": None}
         return f"method {self.given['method'] or spec.default_method} (known: {known})"

@@ -1,4 +1,4 @@
-"""`jaxspec doctor`: check that a drafter fits its target."""
+"""`jaxspec doctor`: tell what runs on this machine, and check that a drafter fits its target."""
 
 from __future__ import annotations
 
@@ -17,11 +17,16 @@ def add_command(commands: options.Commands) -> None:
         commands,
         "doctor",
         run,
-        "check a drafter against its target with a short decode",
+        "tell what runs here, or check a drafter against its target with a short decode",
         "jaxspec doctor mini jetspec",
     )
-    parser.add_argument("model", help="name of a shipped model, hub id or directory")
-    parser.add_argument("drafter", help="name of a shipped drafter, hub id or directory")
+    parser.add_argument(
+        "model",
+        nargs="?",
+        help="name of a shipped model, hub id or directory (default: print versions, device and "
+        "kernels, and check nothing)",
+    )
+    parser.add_argument("drafter", nargs="?", help="name of a shipped drafter, hub id or directory")
     options.add_max_new_tokens(parser, 32)
     parser.add_argument(
         "--prompts",
@@ -34,9 +39,20 @@ def add_command(commands: options.Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the diagnosis; the exit status is 1 if there are warnings."""
-    from jaxspec.zoo.doctor import diagnose, render_diagnosis
+    """Print the diagnosis; the exit status is 1 if there are warnings.
 
+    Raises:
+      ValueError: a model without a drafter.
+    """
+    from jaxspec.zoo.doctor import diagnose, render_diagnosis
+    from jaxspec.zoo.environment import render_environment, report_environment
+
+    if arguments.model is None:
+        here = report_environment()
+        print(json.dumps(here, indent=1) if arguments.json else render_environment(here))
+        return 0
+    if arguments.drafter is None:
+        raise ValueError(f"no drafter: {_advise(arguments.model)}")
     path = arguments.prompts
     result = diagnose(
         arguments.model,
@@ -47,6 +63,20 @@ def run(arguments: argparse.Namespace) -> int:
     )
     print(json.dumps(result, indent=1) if arguments.json else render_diagnosis(result))
     return WARNED if result["warnings"] else 0
+
+
+def _advise(model: str) -> str:
+    """Say which drafters could be checked with a model.
+
+    Raises:
+      FileNotFoundError: the model does not exist.
+    """
+    from jaxspec.io.hub import shipped
+    from jaxspec.zoo.places import find_drafters, resolve_model
+
+    own = shipped(find_drafters(model, resolve_model(model, weights=False)))
+    named = f"one of {', '.join(own)}, or " if own else ""
+    return f"give {named}a hub id or a directory after {model}"
 
 
 def _read_prompts(path: Path, model: str) -> list[str] | list[list[int]]:

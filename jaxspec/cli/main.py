@@ -26,6 +26,7 @@ from jaxspec.cli import (
     train,
     tree,
 )
+from jaxspec.cli.parser import Parser
 from jaxspec.core import background, distribution, interrupts
 from jaxspec.core.jax_settings import own_process
 
@@ -95,14 +96,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     arguments, rest = parser.parse_known_args(argv)
     if hasattr(arguments, "rest"):
         arguments.rest = rest
-    elif rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     return arguments
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Make the parser of all commands; parsed arguments have `run`, the command's function."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="jaxspec", description="Lossless speculative decoding with draft trees, in JAX."
     )
     parser.add_argument("--version", action="version", version=f"jaxspec {jaxspec.__version__}")

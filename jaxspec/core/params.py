@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from typing import Any
 
 import flax.struct
+import jax
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.mesh import Layout, find_layout
+from jaxspec.core.near_miss import choose_one
 
 # Drafters without weights, which every target can use: {name: function from target to config}.
 # `jaxspec.drafters.register` fills it in.
@@ -55,7 +58,7 @@ class Spec:
         if name in WEIGHTLESS:
             return WEIGHTLESS[name](self.target)
         raise ValueError(
-            f"unknown method {name!r}: choose one of {list(self.methods)} or load another drafter"
+            f"unknown method {name!r}: {choose_one(name, self.methods)}, or load another drafter"
         )
 
 
@@ -72,6 +75,16 @@ class Params(flax.struct.PyTreeNode):
     target: Any
     drafters: dict[str, Any]
     spec: Spec = flax.struct.field(pytree_node=False)
+
+    def __repr__(self) -> str:
+        """Describe the weights in a line; the generated form would print all of them."""
+        drafters = [f"{name} ({_count(self.drafter(name))})" for name, _ in self.spec.drafters]
+        target, found = self.spec.target, (str(leaf.dtype) for leaf in _arrays(self.target))
+        dtypes = ", ".join(sorted(dict.fromkeys(found)))
+        return (
+            f"Params({target.family}, {target.num_layers} layers, {_count(self.target)} parameters "
+            f"({dtypes}); drafters: {', '.join(drafters) or 'none'})"
+        )
 
     @property
     def dtype(self) -> Any:
@@ -98,3 +111,33 @@ class Params(flax.struct.PyTreeNode):
         others = tuple(pair for pair in self.spec.drafters if pair[0] != name)
         spec = dataclasses.replace(self.spec, drafters=((name, config), *others))
         return self.replace(drafters={**self.drafters, name: variables}, spec=spec)
+
+
+def check_params(params: Any) -> None:
+    """Accept what `jaxspec.load` returns.
+
+    Raises:
+      TypeError: it is anything else, such as the name of a model.
+    """
+    if isinstance(params, Params):
+        return
+    if isinstance(params, str | os.PathLike):
+        name = repr(os.fspath(params))
+        raise TypeError(f"params is {name}: load the model first, params = jaxspec.load({name})")
+    found = type(params).__name__
+    raise TypeError(f"params is of type {found}: give what jaxspec.load returns")
+
+
+def _arrays(variables: Any) -> list[Any]:
+    """List the leaves that have a shape: transformations put other things in their place."""
+    return [leaf for leaf in jax.tree.leaves(variables) if hasattr(leaf, "size")]
+
+
+def _count(variables: Any) -> str:
+    """Count parameters, as in `135 M`."""
+    number = float(sum(leaf.size for leaf in _arrays(variables)))
+    for unit in ("", " k", " M", " B"):
+        if number < 1000 or unit == " B":
+            break
+        number /= 1000
+    return f"{number:.3g}{unit}"

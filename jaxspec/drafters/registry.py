@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from jaxspec.core.near_miss import choose_one
 from jaxspec.core.params import WEIGHTLESS
 from jaxspec.drafters.base import Drafter
 from jaxspec.drafters.dflash import DFLASH
@@ -59,7 +60,7 @@ def records() -> tuple[DrafterRecord, ...]:
 def named(name: str) -> DrafterRecord:
     """Return the record called `name`; the ValueError of an unknown name lists all names."""
     if name not in _RECORDS:
-        raise ValueError(f"unknown drafter {name!r}: choose one of {', '.join(_RECORDS)}")
+        raise ValueError(f"unknown drafter {name!r}: {choose_one(name, _RECORDS)}")
     return _RECORDS[name]
 
 

@@ -9,6 +9,7 @@ import jax
 
 from jaxspec.builders import Builder
 from jaxspec.core.jax_settings import under_own_settings
+from jaxspec.core.near_miss import naming_options
 from jaxspec.core.params import Params
 from jaxspec.core.state import DecodeState
 from jaxspec.engine.arguments import check_flag, check_prompt
@@ -17,7 +18,7 @@ from jaxspec.engine.finish import run_to_end
 from jaxspec.engine.output import Output
 from jaxspec.engine.probe import keep_learned, probe_session
 from jaxspec.engine.recheck import recheck_costs
-from jaxspec.engine.results import make_outputs
+from jaxspec.engine.results import Seconds, make_outputs
 from jaxspec.engine.session import Session, Stop, matmul_precision, prepare
 from jaxspec.engine.start import start_session
 from jaxspec.engine.stream import stream_rounds
@@ -25,6 +26,7 @@ from jaxspec.engine.token_ids import Prompt, Prompts, is_batch
 from jaxspec.policies.protocol import Policy
 
 
+@naming_options
 @under_own_settings
 def decode(
     params: Params,
@@ -159,13 +161,13 @@ def run_session(
     """
     with matmul_precision(session):
         started = time.perf_counter()
-        state = start_session(session)
+        state, prefill = start_session(session)
         session = probe_session(session, state)
         decoding, compiled = time.perf_counter(), compilations()
         if not trace:
             session, state = recheck_costs(session, state)
         session, state, traces, shrunk = run_to_end(session, state, trace, shrink)
-        seconds = (decoding - started, time.perf_counter() - decoding)
+        seconds = Seconds(prefill, time.perf_counter() - decoding, decoding - started - prefill)
     rounds_only = not (trace or session.stop_strings or shrunk) and compilations() == compiled
     # Processes measure different times. What a policy learns from them would differ.
     rounds_only = rounds_only and jax.process_count() == 1
@@ -174,6 +176,7 @@ def run_session(
     return outputs, state
 
 
+@naming_options
 @under_own_settings
 def stream(
     params: Params,

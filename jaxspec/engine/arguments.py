@@ -11,6 +11,7 @@ import numbers
 from collections.abc import Sequence
 from typing import Any
 
+from jaxspec.core.near_miss import choose_one
 from jaxspec.io.tokenizer import replace_surrogates
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.registry import AUTOMATIC
@@ -144,11 +145,10 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
       TypeError: it is no string.
       ValueError: it is another string.
     """
-    listed = ", ".join(repr(choice) for choice in choices)
     if not isinstance(value, str):
-        raise TypeError(f"{name} is {_shown(value)}: give one of {listed}")
+        raise TypeError(f"{name} is {_shown(value)}: {choose_one(value, choices)}")
     if value not in choices:
-        raise ValueError(f"unknown {name} {value!r}: give one of {listed}")
+        raise ValueError(f"unknown {name} {value!r}: {choose_one(value, choices)}")
     return value
 
 

@@ -20,7 +20,11 @@ class Stats:
         or the limit cut short counts with what it emitted.
       finish_reason: `stop` (an end-of-text id, stop id or stop string) or `length`.
       prefill_seconds, decode_seconds: wall-clock times of the call's prefill and rounds, the same
-        for all texts of a batch. They include compilation, in the first call of a shape.
+        for all texts of a batch. Of compiling, they include only what rounds wait for after the
+        first, such as programs of half of a batch.
+      compile_seconds: what the call waited for before its first round beside the prefill: tracing,
+        compiling, and timing rounds where their costs were not known. Close to 0 in later calls of
+        the same shape.
     """
 
     rounds: int
@@ -30,6 +34,7 @@ class Stats:
     finish_reason: str
     prefill_seconds: float
     decode_seconds: float
+    compile_seconds: float = 0.0
 
     @property
     def mean_acceptance_length(self) -> float:
@@ -118,3 +123,15 @@ class Output:
     rounds: list[TracedRound] | None = None
     policy: Any = None
     per_round: PerRound | None = None
+
+    def __repr__(self) -> str:
+        """Describe the text in a line; the generated form would print all tokens and rounds."""
+        shown = repr(self.tokens[:8])[:-1] + (", ...]" if len(self.tokens) > 8 else "]")
+        if self.text is not None:
+            shown = repr(self.text if len(self.text) <= 60 else f"{self.text[:57]}...")
+        stats = self.stats
+        speed = f", {stats.tokens_per_second:.1f} tokens/s" if stats.rounds else ""
+        return (
+            f"Output({shown}, {len(self.tokens)} tokens in {stats.rounds} rounds, "
+            f"{stats.finish_reason}{speed})"
+        )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import numpy as np
 
@@ -14,6 +16,14 @@ from jaxspec.engine.streamed_text import StreamedText
 from jaxspec.policies.protocol import Policy
 
 Traces = list[list[TracedRound]]  # by sequence
+
+
+class Seconds(NamedTuple):
+    """Wall-clock times of a call, see `jaxspec.engine.output.Stats`."""
+
+    prefill: float
+    decode: float
+    compile: float
 
 
 class StopSearch:
@@ -74,18 +84,17 @@ def read_round(tree: Tree, accepted: Accepted, b: int) -> TracedRound:
 def make_outputs(
     session: Session,
     state: DecodeState,
-    seconds: tuple[float, float],
+    seconds: Seconds,
     traces: Traces | None = None,
     rounds_only: bool = False,
 ) -> list[Output]:
     """Make an `Output` per prompt.
 
     Args:
-      seconds: wall-clock times of the prefill and of the rounds.
-      rounds_only: whether `seconds[1]` is the time of rounds alone, which the policy may learn from.
+      rounds_only: whether `seconds.decode` is the time of rounds alone, which the policy may learn from.
     """
     host = jax.device_get(state.replace(cache=None, draft=None, counts=None))
-    policy = _learned(session, state, host, seconds[1] if rounds_only else None)
+    policy = _learned(session, state, host, seconds.decode if rounds_only else None)
     return [_output(session, host, b, seconds, traces, policy) for b in range(len(session.lengths))]
 
 
@@ -108,7 +117,7 @@ def _output(
     session: Session,
     host: DecodeState,
     b: int,
-    seconds: tuple[float, float],
+    seconds: Seconds,
     traces: Traces | None,
     policy: Policy | None,
 ) -> Output:
@@ -124,8 +133,9 @@ def _output(
         drafted=int(host.round_drafted[b][:count].sum()),
         accept_hist=tuple(np.bincount(emitted, minlength=longest + 1).tolist()),
         finish_reason="stop" if by_text or tokens[-1] in stop_ids else "length",
-        prefill_seconds=seconds[0],
-        decode_seconds=seconds[1],
+        prefill_seconds=seconds.prefill,
+        decode_seconds=seconds.decode,
+        compile_seconds=seconds.compile,
     )
     per_round = PerRound(
         tokens=emitted,

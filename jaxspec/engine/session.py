@@ -17,7 +17,8 @@ import numpy as np
 
 from jaxspec.builders import Builder
 from jaxspec.core.mesh import using
-from jaxspec.core.params import Params, Spec
+from jaxspec.core.near_miss import naming_options
+from jaxspec.core.params import Params, Spec, check_params
 from jaxspec.core.sampling_settings import SamplingValues
 from jaxspec.core.state import DecodeState, Request
 from jaxspec.engine import arguments
@@ -83,6 +84,7 @@ class Session:
         return self.tokens[index, : self.lengths[index]].tolist()
 
 
+@naming_options
 def prepare(
     params: Params,
     prompt: Prompt | Prompts,
@@ -116,9 +118,10 @@ def prepare(
     Raises:
       TypeError, ValueError: see `jaxspec.decode`.
     """
+    check_params(params)
+    arguments.check_prompt(prompt)
     keep_programs()
     spec = params.spec
-    arguments.check_prompt(prompt)
     max_new_tokens = arguments.check_count("max_new_tokens", max_new_tokens)
     min_tokens = arguments.check_count("min_tokens", min_tokens, 0, max_new_tokens)
     seed = arguments.check_seed(seed)

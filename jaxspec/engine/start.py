@@ -7,7 +7,7 @@ import gc
 import time
 from collections.abc import Hashable, Iterator
 from concurrent.futures import Future, wait
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -27,28 +27,42 @@ _prefills: dict[Hashable, Future[None]] = {}
 _rounds: dict[Hashable, Future[None]] = {}
 
 
-def start_session(session: Session) -> DecodeState:
+class Started(NamedTuple):
+    """A call whose prefill ran.
+
+    Attributes:
+      state: after the prefill; see `jaxspec.engine.session.run_prefill`.
+      prefill_seconds: wall-clock time of the prefill. It includes compiling only where several
+        processes run it. On a CPU, rounds may have compiled meanwhile, which slows it down.
+    """
+
+    state: DecodeState
+    prefill_seconds: float
+
+
+def start_session(session: Session) -> Started:
     """Run the prefill, and compile the rounds meanwhile if the call is the first of its kind.
 
     XLA compiles a program mostly on one core, so two programs take hardly longer than one. Other
     threads compile them, because a thread that compiles cannot be interrupted.
-
-    Returns:
-      The state after the prefill; see `jaxspec.engine.session.run_prefill`.
     """
     if jax.process_count() > 1:  # all must compile in the same order
-        return jax.block_until_ready(run_prefill(session))
+        began = time.perf_counter()
+        state = jax.block_until_ready(run_prefill(session))
+        return Started(state, time.perf_counter() - began)
     key, ahead = find_key(session), _suits(session)
     if ahead:  # first, because the rounds compile for longer
         _begin_rounds(key, session)
     _begin_prefill(key, session)
     # An error comes again where the program is called.
     wait([_prefills[key]])
+    began = time.perf_counter()
     state = _wait_until_ready(run_prefill(session))
+    seconds = time.perf_counter() - began
     if not ahead:
         _begin_rounds(key, session, state)
     wait([_rounds[key]])
-    return state
+    return Started(state, seconds)
 
 
 def _begin_prefill(key: Hashable, session: Session) -> None:

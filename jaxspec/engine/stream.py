@@ -18,7 +18,7 @@ from jaxspec.core.state import DecodeState
 from jaxspec.engine.loop import run
 from jaxspec.engine.observed_rounds import run_observed, wants_each_round
 from jaxspec.engine.probe import keep_learned, probe_session
-from jaxspec.engine.results import make_outputs, start_text
+from jaxspec.engine.results import Seconds, make_outputs, start_text
 from jaxspec.engine.session import Session, matmul_precision
 from jaxspec.engine.start import start_session
 
@@ -48,7 +48,7 @@ def stream_rounds(session: Session) -> Iterator[StreamedRound]:
     """
     started = time.perf_counter()
     with matmul_precision(session):
-        state = start_session(session)
+        state, prefill = start_session(session)
         session = probe_session(session, state)
     decoding = time.perf_counter()
     text, emitted, drafted = start_text(session, 0), 0, False
@@ -67,7 +67,7 @@ def stream_rounds(session: Session) -> Iterator[StreamedRound]:
             with matmul_precision(session):
                 session, state = run_observed(session, state)
         drafted, news = True, read_news(state, emitted)
-    seconds = (decoding - started, time.perf_counter() - decoding)
+    seconds = Seconds(prefill, time.perf_counter() - decoding, decoding - started - prefill)
     output = make_outputs(session, state, seconds)[0]
     keep_learned(session, [output], False)
     before = emitted - len(tokens)

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from jaxspec.core.jax_settings import under_own_settings
-from jaxspec.core.params import Params
+from jaxspec.core.params import Params, check_params
 from jaxspec.engine.arguments import check_count, check_flag
 from jaxspec.engine.compilations import compilations
 from jaxspec.engine.finish import run_rounds
@@ -62,6 +62,7 @@ def warmup(
     Raises:
       TypeError, ValueError: as `jaxspec.decode` does.
     """
+    check_params(params)
     batch = check_count("batch", batch)
     check_flag("shrink", shrink)
     sizes = [prompt_tokens] if isinstance(prompt_tokens, int) else list(prompt_tokens)
@@ -83,7 +84,7 @@ def _run_empty(session: Session, shrink: bool) -> None:
     session = dataclasses.replace(session, lengths=np.ones_like(session.lengths))
     streams = len(session.lengths) == 1
     with matmul_precision(session):
-        state = start_session(session)
+        state = start_session(session).state
         session = probe_session(session, state)
         state = run_rounds(session, state, 0)
         while shrink and len(session.lengths) > 1:

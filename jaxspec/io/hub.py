@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
+
+from jaxspec.core.near_miss import find_near_miss
 
 ZOO = Path(__file__).resolve().parent.parent / "zoo"
 _TEXTS = ("*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
@@ -24,7 +27,9 @@ def shipped(directory: Path | None = None) -> tuple[str, ...]:
     return tuple(sorted(path.parent.name for path in (directory or ZOO).glob("*/config.json")))
 
 
-def resolve_model(name: str | os.PathLike, *, weights: bool = True) -> Path:
+def resolve_model(
+    name: str | os.PathLike, *, weights: bool = True, known: Iterable[str] = ()
+) -> Path:
     """Find the directory with the files of a target model; download them if needed.
 
     Args:
@@ -32,15 +37,15 @@ def resolve_model(name: str | os.PathLike, *, weights: bool = True) -> Path:
         folder inside either of the last two. Hub files come through `huggingface_hub` and its
         cache, which also works offline.
       weights: whether to download weights too. Config and tokenizer are enough to plan with.
+      known: other names of models, of which an error names the nearest.
 
     Raises:
       FileNotFoundError: nothing has this name; the message says what was tried.
     """
     if str(name) in shipped():
         return ZOO / str(name)
-    return _resolve(
-        str(name), f"a model that ships ({', '.join(shipped()) or 'none here'})", weights
-    )
+    kind = f"a model that ships ({', '.join(shipped()) or 'none here'})"
+    return _resolve(str(name), kind, (*shipped(), *known), weights)
 
 
 def resolve_drafter(name: str | os.PathLike, drafters: Path) -> Path:
@@ -57,30 +62,54 @@ def resolve_drafter(name: str | os.PathLike, drafters: Path) -> Path:
     if str(name) in own:
         return drafters / str(name)
     model = drafters.parent.name
-    return _resolve(str(name), f"a drafter that ships with {model} ({', '.join(own) or 'none'})")
+    kind = f"a drafter that ships with {model} ({', '.join(own) or 'none'})"
+    return _resolve(str(name), kind, own)
 
 
-def _resolve(name: str, shipped_kind: str, weights: bool = True) -> Path:
+def ask_for_near(place: str, known: Iterable[str]) -> str:
+    """Ask whether another name was meant: one of `known`, or of what lies beside `place`."""
+    path = Path(place).expanduser()
+    near = find_near_miss(place, known)
+    if near is None and path.name and path.parent.is_dir():
+        beside = [
+            one.name for one in path.parent.iterdir() if one.is_dir() or one.suffix == ".gguf"
+        ]
+        found = find_near_miss(path.name, beside)
+        near = None if found is None else str(Path(place).with_name(found))
+    return "" if near is None else f"; did you mean {near!r}?"
+
+
+def _resolve(name: str, shipped_kind: str, known: Iterable[str], weights: bool = True) -> Path:
     place, _, subfolder = name.partition("::")
     directory = Path(place).expanduser()
     if not place or not directory.is_dir():
+        near = ask_for_near(place, known)
         if not _HUB_ID.fullmatch(place):
             raise FileNotFoundError(
                 f"{name!r} is neither {shipped_kind}, nor a directory, nor a hub id (owner/name)"
+                f"{near}"
             )
-        directory = _download(place, subfolder, shipped_kind, weights)
+        # Few old models have a hub id without an owner; a mistyped short name is far more likely.
+        short = f" ({place!r} is also not {shipped_kind}, nor a directory here)"
+        hint = near if "/" in place else short + near
+        directory = _download(place, subfolder, weights, hint)
     if not (directory / subfolder).is_dir():
-        raise FileNotFoundError(f"{place!r} has no folder {subfolder!r}")
+        folders = sorted(one.name for one in directory.iterdir() if one.is_dir())
+        found = find_near_miss(subfolder, folders)
+        near = "" if found is None else f": did you mean {found!r}?"
+        raise FileNotFoundError(f"{place!r} has no folder {subfolder!r}{near}")
     return directory / subfolder
 
 
-def _download(repo: str, subfolder: str, shipped_kind: str, weights: bool) -> Path:
-    """Download the files that are read of a hub snapshot, from one folder without subfolders."""
+def _download(repo: str, subfolder: str, weights: bool, hint: str) -> Path:
+    """Download the files that are read of a hub snapshot, from one folder without subfolders.
+
+    Args:
+      hint: ends the error of a repository that cannot be had.
+    """
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     prefix = f"{subfolder.rstrip('/')}/" if subfolder else ""
-    # Few old models have a hub id without an owner; a mistyped short name is far more likely.
-    hint = "" if "/" in repo else f" ({repo!r} is also not {shipped_kind}, nor a directory here)"
     try:
         path = _snapshot(repo, prefix, _FILES if weights else _TEXTS)
         if weights and not any((path / subfolder).glob("*.safetensors")):

@@ -12,6 +12,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from jaxspec.core.near_miss import choose_one
 from jaxspec.io.atomic import replacing
 from jaxspec.io.packed import packed_names, scale_name, unpack, unpacked_shape
 from jaxspec.io.raw_file import RawSafetensors
@@ -163,7 +164,7 @@ def weight_dtype(name: str) -> np.dtype:
     """
     by_name = {np.dtype(dtype).name: np.dtype(dtype) for dtype in FLOAT_DTYPES.values()}
     if str(name) not in by_name:
-        raise ValueError(f"unknown dtype {name!r}: use one of {', '.join(sorted(by_name))}")
+        raise ValueError(f"unknown dtype {name!r}: {choose_one(str(name), sorted(by_name))}")
     return by_name[str(name)]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from jaxspec.core.near_miss import choose_one
 from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.registry import find_named, policy_forms
@@ -35,6 +36,5 @@ def make_named(
     if (folder / HEADER).is_file():
         return load_policy(folder, about=about)
     raise ValueError(
-        f"{name!r} is no policy: name one of {', '.join(policy_forms())}, or the folder of a saved "
-        "policy"
+        f"unknown policy {name!r}: {choose_one(name, policy_forms())}, or give the folder of a saved one"
     )

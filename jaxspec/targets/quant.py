@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from jaxspec.core.near_miss import choose_one
 from jaxspec.core.params import Params
 
 COLLECTION = "quant"
@@ -64,7 +65,7 @@ def check_kind(kind: str | None) -> None:
       ValueError: `kind` is anything else.
     """
     if kind is not None and kind not in KINDS:
-        raise ValueError(f"unknown quantisation {kind!r}: choose one of {', '.join(KINDS)}")
+        raise ValueError(f"unknown quantisation {kind!r}: {choose_one(kind, KINDS)}")
 
 
 def kind_of(variables: Mapping[str, Any]) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jaxspec.core.config import TargetConfig
+from jaxspec.core.near_miss import choose_one
 from jaxspec.targets.family import TargetFamily
 from jaxspec.targets.llama import LLAMA
 from jaxspec.targets.qwen3 import QWEN3
@@ -46,7 +47,7 @@ def named(name: str) -> TargetFamily:
       ValueError: unknown name; the message lists the known ones.
     """
     if name not in _FAMILIES:
-        raise ValueError(f"unknown family {name!r}: choose one of {', '.join(_FAMILIES)}")
+        raise ValueError(f"unknown family {name!r}: {choose_one(name, _FAMILIES)}")
     return _FAMILIES[name]
 
 

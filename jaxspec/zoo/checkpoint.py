@@ -14,7 +14,8 @@ from jax.sharding import Mesh
 
 from jaxspec.core.jax_settings import check_platforms, under_own_settings
 from jaxspec.core.mesh import check_mesh
-from jaxspec.core.params import WEIGHTLESS, Params, Spec
+from jaxspec.core.near_miss import naming_options
+from jaxspec.core.params import WEIGHTLESS, Params, Spec, check_params
 from jaxspec.drafters import files
 from jaxspec.drafters.format import About, write_directory
 from jaxspec.drafters.registry import record_of
@@ -59,6 +60,7 @@ _TOKENIZER_FILES = (
 )
 
 
+@naming_options
 @under_own_settings
 def load(
     name,
@@ -206,6 +208,7 @@ def save(params: Params, directory) -> None:
       ValueError: the target is quantised, or several devices share it.
       OSError: something cannot be written.
     """
+    check_params(params)
     refuse(params, "written")
     with staging(directory) as folder:
         _write(params, folder)

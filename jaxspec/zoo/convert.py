@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxspec.core.config import TargetConfig
+from jaxspec.core.near_miss import choose_one
 from jaxspec.drafters.files import borrowed_tensors, read_config
 from jaxspec.drafters.format import About
 from jaxspec.drafters.registry import record_of, records
@@ -60,7 +61,7 @@ def convert(source, destination, to: str, target=None, verifier: str | None = No
     """
     known = list_layouts()
     if to not in known:
-        raise ValueError(f"unknown format {to!r}: choose one of {', '.join(known)}")
+        raise ValueError(f"unknown format {to!r}: {choose_one(to, known)}")
     if verifier is not None and to != "speculators":
         raise ValueError(
             "a verifier is named in the speculators schema alone: give --to speculators"

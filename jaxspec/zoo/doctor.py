@@ -22,7 +22,7 @@ from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.targets.hf_config import target_config
 from jaxspec.zoo.checkpoint import load
 from jaxspec.zoo.compare_files import compare_borrowed, compare_records
-from jaxspec.zoo.environment import report_environment
+from jaxspec.zoo.environment import render_environment, report_environment
 from jaxspec.zoo.fit import fit_drafter
 from jaxspec.zoo.inspect import describe_checkpoint
 from jaxspec.zoo.places import resolve_drafter, resolve_model
@@ -116,8 +116,8 @@ def diagnose(
 
 def render_diagnosis(result: dict[str, Any]) -> str:
     """Format the diagnosis as lines of text."""
-    lines = [f"{name}: {value}" for name, value in result["environment"].items()]
-    lines += [
+    lines = [
+        render_environment(result["environment"]),
         "",
         f"drafter: {result['drafter']['family']}, feature layers {result['feature_layers']} (outputs, 0-based)",
     ]

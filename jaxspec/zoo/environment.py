@@ -22,16 +22,16 @@ def report_environment() -> dict[str, Any]:
     import flax
     import jaxlib
 
-    from pallas_kernels.registry import explain
+    from pallas_kernels.registry import explain, operations
 
     device = jax.devices()[0]
     stats = device.memory_stats() or {}
-    kernel = explain("tree_attention")
+    kernels = {name: explain(name) for name in operations()}
     return {
         "versions": f"jax {jax.__version__}, jaxlib {jaxlib.__version__}, flax {flax.__version__}, "
         f"Python {platform.python_version()}",
         "device": f"{device.platform} {device.device_kind}, {jax.device_count()} in all",
-        "kernels": f"tree_attention: {kernel.name} ({kernel.reason})",
+        "kernels": ", ".join(f"{name}: {one.name} ({one.reason})" for name, one in kernels.items()),
         "memory settings": ", ".join(
             f"{name}={os.environ[name]}" for name in _MEMORY if name in os.environ
         )
@@ -39,3 +39,8 @@ def report_environment() -> dict[str, Any]:
         "device memory": ", ".join(f"{name} {stats[name]:,}" for name in _STATS if name in stats)
         or "not reported",
     }
+
+
+def render_environment(environment: dict[str, Any]) -> str:
+    """Format the environment as lines of text."""
+    return "\n".join(f"{name}: {value}" for name, value in environment.items())

@@ -79,7 +79,12 @@ def resolve_model(name: str | os.PathLike, *, weights: bool = True) -> Path:
     path = Path(name).expanduser()
     if path.suffix == SUFFIX and path.is_file():
         return lay_out_gguf(path)
-    directory = hub.resolve_model(name, weights=weights)
+    known = (*hub.shipped(), *PACKAGED)
+    if path.suffix == SUFFIX and not path.is_dir():
+        raise FileNotFoundError(
+            f"there is no file {name}{hub.ask_for_near(str(name), known) or ': check its path'}"
+        )
+    directory = hub.resolve_model(name, weights=weights, known=known)
     found = find_gguf(directory)
     return directory if found is None else lay_out_gguf(found)
 

@@ -115,9 +115,9 @@ def test_flags_and_choices():
     with pytest.raises(TypeError, match="trace is 1: give True or False"):
         arguments.check_flag("trace", 1)
     assert arguments.check_choice("acceptance", "match", ["match", "x"]) == "match"
-    with pytest.raises(ValueError, match="unknown acceptance 'y': give one of 'match', 'x'"):
+    with pytest.raises(ValueError, match="unknown acceptance 'y': choose one of match, x"):
         arguments.check_choice("acceptance", "y", ["match", "x"])
-    with pytest.raises(TypeError, match="acceptance is 3: give one of"):
+    with pytest.raises(TypeError, match="acceptance is 3: choose one of"):
         arguments.check_choice("acceptance", 3, ["match", "x"])
 
 
@@ -183,7 +183,7 @@ BAD = [
     ({"seed": 2**70}, "seed is .*: give an integer from"),
     ({"method": "nothing"}, "nothing"),
     ({"method": 3}, "method is 3"),
-    ({"acceptance": 3}, "acceptance is 3: give one of 'match'"),
+    ({"acceptance": 3}, "acceptance is 3: choose one of match"),
     ({"coupled": "on"}, "coupled is 'on': give True or False"),
     ({"ignore_eos": 1}, "ignore_eos is 1: give True or False"),
     ({"score_temperature": "x"}, "score_temperature is 'x'"),

@@ -89,7 +89,7 @@ def test_the_fastest_timing_of_each_kind_counts(mini, monkeypatch, fastest):
         return state, 0.002 + slow * count * timings[kind], count
 
     session = prepare(mini, PROMPTS[0], policy="auto", max_new_tokens=8)  # of its capacity
-    state = start_session(session)
+    state = start_session(session).state
     monkeypatch.setattr(probe, "time_rounds", time_rounds)
     found = probe._time_kinds(session, state, tuple(timings))
     np.testing.assert_allclose(found, list(timings.values()), rtol=1e-6)

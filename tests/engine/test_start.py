@@ -34,7 +34,7 @@ def forget(monkeypatch):
 def test_a_start_compiles_the_rounds_that_the_call_runs(mini):
     session = prepare(mini, PROMPT, max_new_tokens=70, method="jetspec", budget=3)
     with matmul_precision(session):
-        state = start.start_session(session)
+        state = start.start_session(session).state
         before = compilations()
         state = run(session.params, session.request, state, np.int32(2), config=session.config)
     assert compilations() == before and int(state.rounds[0]) == 2
@@ -100,7 +100,7 @@ def test_a_probe_times_each_compiled_width_once(mini, monkeypatch, tmp_path):
     if len(compiled) != 1:
         pytest.skip("without panels, verification of a single row is compiled too")
     with matmul_precision(session):
-        session = probe.probe_session(session, start.start_session(session))
+        session = probe.probe_session(session, start.start_session(session).state)
     assert timed == [(PLAIN, *compiled)]
     costs = session.policy.controls.costs
     assert np.asarray(costs.draft)[0] == pytest.approx(0.5)

@@ -116,7 +116,7 @@ def test_a_quantised_tensor_is_refused_when_read(tmp_path):
 
 def test_unknown_dtype_to_write(tmp_path, tensors):
     with pytest.raises(
-        ValueError, match="unknown dtype 'int8': use one of bfloat16, float16, float32"
+        ValueError, match="unknown dtype 'int8': choose one of bfloat16, float16, float32"
     ):
         write_safetensors(tmp_path / WEIGHTS, tensors, "int8")
 

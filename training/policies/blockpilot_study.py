@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxspec.core.near_miss import choose_one
 from jaxspec.io.atomic import write_text
 
 from ..command import one_line_errors
@@ -89,7 +90,9 @@ def study(options: StudyOptions) -> dict:
       ValueError, OSError: prompts, options or checkpoints are unusable.
     """
     if unknown := set(options.variants) - set(VARIANTS):
-        raise ValueError(f"unknown variants {sorted(unknown)}: choose from {', '.join(VARIANTS)}")
+        raise ValueError(
+            f"unknown variants {sorted(unknown)}: {choose_one(min(unknown), VARIANTS)}"
+        )
     problem = load_problem(options)
     training, _, test = problem.parts
     score, answers = problem.score(options.label), problem.answers.take(test)

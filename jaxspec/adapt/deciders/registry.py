@@ -13,6 +13,7 @@ from jaxspec.adapt.deciders.base import ROOM, Decider
 from jaxspec.adapt.deciders.never import make_never
 from jaxspec.adapt.deciders.osd import make_osd
 from jaxspec.adapt.deciders.random import make_random
+from jaxspec.core.near_miss import choose_one
 
 # Name to a function of the buffers' sizes.
 DECIDERS: dict[str, Callable[[Mapping[str, int]], Decider]] = {
@@ -45,5 +46,5 @@ def make_decider(name: str | Decider, room: Mapping[str, int] = ROOM) -> Decider
             "give jaxspec.adapt.deciders.oracle.make_oracle(actions)"
         )
     if name not in DECIDERS:
-        raise ValueError(f"unknown decider {name!r}: choose one of {', '.join(DECIDERS)}")
+        raise ValueError(f"unknown decider {name!r}: {choose_one(name, DECIDERS)}")
     return DECIDERS[name](room)

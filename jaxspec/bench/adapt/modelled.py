@@ -14,6 +14,7 @@ import dataclasses
 
 from jaxspec.adapt.actions import FULL
 from jaxspec.bench.architectures import ARCHITECTURES
+from jaxspec.core.near_miss import choose_one
 from jaxspec.costs.roofline import DEVICES, check_dense
 from jaxspec.costs.shared_roofline import COMPUTE, MEMORY, NVLINK
 
@@ -84,10 +85,10 @@ def make_model(architecture: str = "qwen3-8b", device: str = "h100") -> Model:
     """
     if architecture not in ARCHITECTURES:
         raise ValueError(
-            f"unknown architecture {architecture!r}: choose one of {', '.join(ARCHITECTURES)}"
+            f"unknown architecture {architecture!r}: {choose_one(architecture, ARCHITECTURES)}"
         )
     if device not in DEVICES:
-        raise ValueError(f"unknown device {device!r}: choose one of {', '.join(DEVICES)}")
+        raise ValueError(f"unknown device {device!r}: {choose_one(device, DEVICES)}")
     c = ARCHITECTURES[architecture]
     check_dense(c)
     width = c.hidden_size

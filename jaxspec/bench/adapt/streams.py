@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxspec.bench.measure.prompt_files import LabelledPrompt
+from jaxspec.core.near_miss import choose_one
 
 STREAMS = ("blocks", "shuffled", "passes", "returning", "identifiers")
 PASSES = 4
@@ -46,7 +47,7 @@ def make_stream(
       ValueError: unknown name, or too few domains.
     """
     if name not in STREAMS:
-        raise ValueError(f"unknown stream {name!r}: choose one of {', '.join(STREAMS)}")
+        raise ValueError(f"unknown stream {name!r}: {choose_one(name, STREAMS)}")
     random = np.random.default_rng([42, seed])
     domains = list(dict.fromkeys(prompt.domain for prompt in prompts))
     if len(domains) < 2:

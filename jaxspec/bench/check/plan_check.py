@@ -31,6 +31,7 @@ from jaxspec.bench.check.verification import measure_verification
 from jaxspec.bench.latency.ceilings import CEILING_SIZES, find_memory_bytes, measure_ceilings
 from jaxspec.bench.loading.measure_load import measure_load
 from jaxspec.bench.report.summary import describe_environment
+from jaxspec.core.near_miss import choose_one
 from jaxspec.core.params import Params
 from pallas_kernels.caution import needs_caution
 from pallas_kernels.device import current_device
@@ -170,7 +171,7 @@ def _choose(steps: Sequence[Step], only: Sequence[str]) -> Sequence[Step]:
     known = {step.name: step for step in steps}
     unknown = [name for name in only if name not in known]
     if unknown:
-        raise ValueError(f"no step {unknown[0]!r} here: choose from {'; '.join(known)}")
+        raise ValueError(f"no step {unknown[0]!r} here: {choose_one(unknown[0], known)}")
     wanted = dict.fromkeys(("ceilings", *only)) if only else known
     return [known[name] for name in wanted if name in known]
 

@@ -38,6 +38,7 @@ from jaxspec.bench.measure.methods import Method
 from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.bench.measure.round_clock import plan_rounds
 from jaxspec.bench.report.summary import describe_environment, summarise
+from jaxspec.core.near_miss import choose_one
 from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.policies.baselines.replayed import make_replay
 from jaxspec.policies.compose import compose
@@ -185,7 +186,7 @@ def _groups(contenders: Sequence[Method], against: str | None) -> list[list[Meth
     shared = [one for one in others if one.name == against]
     if against not in (None, first.name) and not shared:
         raise ValueError(
-            f"no contender is called {against!r}: compare with one of {', '.join(c.name for c in contenders)}"
+            f"no contender is called {against!r}: {choose_one(against, [one.name for one in contenders])}"
         )
     rest = [one for one in others if one.name != against]
     return [[first, *shared, *group[1:]] for group in group_methods([first, *rest])]

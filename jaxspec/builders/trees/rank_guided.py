@@ -17,6 +17,7 @@ from jaxspec.builders.checks import check_count
 from jaxspec.builders.growth import Growth, Proposes
 from jaxspec.builders.protocol import Builder, Unsuitable
 from jaxspec.builders.trees.rank_blocks import FIRST_SLOT, OTHER_SLOTS, BlockSizes, grow_blocks
+from jaxspec.core.near_miss import choose_one
 
 # Tokens per rank class, then the modes of `FIRST_SLOT` and `OTHER_SLOTS`. If the last class has
 # width 0, the slots after it do not branch either.
@@ -41,7 +42,7 @@ class RankGuided(Builder):
         if isinstance(self.classes, str):
             if self.classes not in WIDTHS:
                 raise ValueError(
-                    f"unknown classes {self.classes!r}: choose one of {', '.join(WIDTHS)} "
+                    f"unknown classes {self.classes!r}: {choose_one(self.classes, WIDTHS)} "
                     "or give a number of tokens per rank class"
                 )
         elif not self.classes or any(not _is_count(n) for n in self.classes):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from jaxspec.core.near_miss import choose_one
 from jaxspec.drafters.dflash.config import BlockDrafterConfig
 
 HEADS = ("vanilla", "gated", "rnn")
@@ -39,7 +40,7 @@ class DSparkConfig(BlockDrafterConfig):
             raise ValueError(f"block_size is {self.block_size}, which drafts no token: give more")
         if self.markov_head not in HEADS:
             raise ValueError(
-                f"unknown Markov head {self.markov_head!r}: choose one of {', '.join(HEADS)}"
+                f"unknown Markov head {self.markov_head!r}: {choose_one(self.markov_head, HEADS)}"
             )
         if self.markov_rank < 0:
             raise ValueError(f"markov_rank is {self.markov_rank}: give 0 (no head) or more")

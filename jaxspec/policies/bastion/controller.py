@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxspec.core.near_miss import choose_one
 from jaxspec.core.state import Accepted, Tree
 from jaxspec.costs.roofline_fit import correct_running
 from jaxspec.costs.round_costs import RoundCosts
@@ -67,7 +68,7 @@ class ControllerConfig(PolicyConfig):
 
     def __post_init__(self):
         if self.rule not in SIZE_RULES:
-            raise ValueError(f"unknown rule {self.rule!r}: choose one of {', '.join(SIZE_RULES)}")
+            raise ValueError(f"unknown rule {self.rule!r}: {choose_one(self.rule, SIZE_RULES)}")
 
     def functions(self) -> Functions:
         return _functions(self)

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxspec.core.near_miss import choose_one
 from jaxspec.policies.learned.networks import Layer, check_network, init_layers, residual_mlp
 from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig, keep_state
 from jaxspec.policies.registry import tagged
@@ -49,7 +50,7 @@ class BlockPilotConfig(PolicyConfig):
         for name, known in (("scale", SCALES), ("reduction", REDUCTIONS)):
             if getattr(self, name) not in known:
                 raise ValueError(
-                    f"{name} is {getattr(self, name)!r}: choose one of {', '.join(known)}"
+                    f"{name} is {getattr(self, name)!r}: {choose_one(getattr(self, name), known)}"
                 )
         if not self.sizes or list(self.sizes) != sorted(set(self.sizes)) or self.sizes[0] < 2:
             raise ValueError(

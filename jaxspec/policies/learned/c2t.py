@@ -21,6 +21,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from jaxspec.core.near_miss import choose_one
 from jaxspec.policies.learned.networks import Layer, check_network, init_layers, mlp
 from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig, keep_state
 from jaxspec.policies.registry import tagged
@@ -46,7 +47,7 @@ class C2TConfig(PolicyConfig):
 
     def __post_init__(self):
         if self.reads not in INPUTS:
-            raise ValueError(f"reads is {self.reads!r}: choose one of {', '.join(INPUTS)}")
+            raise ValueError(f"reads is {self.reads!r}: {choose_one(self.reads, INPUTS)}")
 
     def functions(self) -> Functions:
         return _functions(self)

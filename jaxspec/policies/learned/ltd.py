@@ -15,6 +15,7 @@ import flax.struct
 import jax.numpy as jnp
 import numpy as np
 
+from jaxspec.core.near_miss import choose_one
 from jaxspec.policies.learned import ltd_features as features
 from jaxspec.policies.learned.networks import ACTIVATIONS, check_network, mlp
 from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig, Shape, keep_state
@@ -57,7 +58,7 @@ class LtdConfig(PolicyConfig):
         ):
             if getattr(self, name) not in known:
                 raise ValueError(
-                    f"{name} is {getattr(self, name)!r}: choose one of {', '.join(known)}"
+                    f"{name} is {getattr(self, name)!r}: {choose_one(getattr(self, name), known)}"
                 )
         if self.depths and not (
             self.sees == "pool" and min(self.depths) >= 0 and max(self.depths) < self.steps

@@ -15,6 +15,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError
 
+from jaxspec.core.near_miss import find_near_miss
 from jaxspec.serve.bias import BIASES, LARGEST
 
 MOST_STOPS = 4  # OpenAI's limit
@@ -91,7 +92,9 @@ class Closed(BaseModel):
         for name in kept:
             if name not in cls.model_fields:
                 shown = name[:100].encode(errors="replace").decode()  # half surrogate pairs too
-                message = "Unknown parameter: '{param}'."
+                near = find_near_miss(shown, cls.model_fields)
+                hint = "" if near is None else f" Did you mean '{near}'?"
+                message = "Unknown parameter: '{param}'." + hint
                 raise PydanticCustomError("unknown_parameter", message, {"param": shown})
         return kept
 

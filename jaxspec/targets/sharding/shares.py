@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.mesh import MODEL
+from jaxspec.core.near_miss import choose_one
 
 EXPERTS = ("channel", "expert")
 """How devices share experts: each holds some channels of all, or all channels of some."""
@@ -57,7 +58,7 @@ def choose_experts(
         there is one device, or `devices` do not divide them.
     """
     if experts not in EXPERTS:
-        raise ValueError(f"experts is {experts!r}: choose one of {', '.join(EXPERTS)}")
+        raise ValueError(f"experts is {experts!r}: {choose_one(experts, EXPERTS)}")
     if experts == "channel":
         return config
     moe = config.moe

@@ -113,7 +113,7 @@ def test_steps_can_be_chosen(monkeypatch, tmp_path, capsys):
     assert main(["check", "--steps", "two; rounds: ar, batch 8", "--json", str(out)]) == 0
     assert list(json.loads(out.read_text())["steps"]) == ["ceilings", "two", "rounds: ar, batch 8"]
     assert main(["check", "--steps", "three"]) == 2
-    assert "no step 'three' here: choose from ceilings; one; rounds" in capsys.readouterr().err
+    assert "no step 'three' here: choose one of ceilings, one, rounds" in capsys.readouterr().err
     calls, steps[1] = [], Step("one", break_the_gpu)
     monkeypatch.setattr("os.execv", lambda program, command: calls.append(command))
     main(["check", "--steps", "one;two", "--json", str(out)])

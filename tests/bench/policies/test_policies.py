@@ -111,9 +111,7 @@ def test_what_slows_a_whole_repeat_is_left_out(monkeypatch):
         }
     )
     assert "/ one" in shown and "0.500" in shown
-    with pytest.raises(
-        ValueError, match="no contender is called 'two': compare with one of ar, one"
-    ):
+    with pytest.raises(ValueError, match="no contender is called 'two': choose one of ar, one"):
         compare_policies(None, [LabelledPrompt("a", [1, 2])], methods, TIMES, against="two")
 
 
@@ -176,7 +174,9 @@ def test_names():
         and make_named("static:3x8", None).controls.rows == 8
     )
     assert make_named("gammatune-ltd", None).config.start == 8
-    with pytest.raises(ValueError, match="'nothing' is no policy: name one of .*best, .*ddd-paper"):
+    with pytest.raises(
+        ValueError, match="unknown policy 'nothing': choose one of .*best, .*ddd-paper"
+    ):
         make_named("nothing", None)
     with pytest.raises(ValueError, match="'static:x' is no policy: write static:STEPSxROWS"):
         make_named("static:x", None)

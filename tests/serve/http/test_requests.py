@@ -89,6 +89,12 @@ def test_what_changes_no_answer_is_accepted(server, given):
     assert server.engine.seen[-1].tokens == tokens
 
 
+def test_a_misspelt_parameter_is_named(server):
+    refused = server.post(CHAT, messages=HI, temprature=1)
+    check_error(refused, 400, "unknown_parameter", "temprature")
+    assert refused.json()["error"]["message"].endswith("Did you mean 'temperature'?")
+
+
 @pytest.mark.parametrize(
     ("given", "code", "param"),
     [
