@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
+from collections.abc import Sequence
 
 from jaxspec.core.params import Params
 from jaxspec.targets.panels import some_weight
@@ -51,20 +52,23 @@ class Trials:
 _trials: dict[tuple[int, int, bool], Trials] = {}
 
 
-def choose_drafter(params: Params, batch: int, greedy: bool) -> str:
+def choose_drafter(
+    params: Params, batch: int, greedy: bool, names: Sequence[str] | None = None
+) -> str:
     """Choose the drafter of a call.
 
     Args:
       params: the model.
       batch: number of sequences.
       greedy: whether the call decodes greedily; acceptance differs.
+      names: drafters to choose from (None: all that are loaded).
 
     Returns:
       Its name; `ar` if none is loaded.
     """
-    names = [name for name, _ in params.spec.drafters]
+    names = [name for name, _ in params.spec.drafters] if names is None else names
     if len(names) < 2:
-        return params.spec.default_method
+        return names[0] if names else params.spec.default_method
     trials = _find_trials(params, batch, greedy)
     trials.calls += 1
     records = trials.records

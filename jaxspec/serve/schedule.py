@@ -157,7 +157,8 @@ class Schedule:
             return 0
         part = self._part_of(load)
         if self._tries and task.accepted.request.method is None:
-            name = choose_drafter(self._device.params, part, _is_greedy(task))
+            params, names = self._device.params, self._methods
+            name = choose_drafter(params, part, _is_greedy(task), names)
             reader = 1 + self._methods.index(name)
         needed = Variant("feed", reader), Variant("visit", 1, part)
         self._compiler.want(needed)

@@ -43,6 +43,14 @@ def test_each_is_tried_in_time_and_the_fastest_stays():
     assert set(later) == {"a", "b", "c"} and later.count("b") > 0.9 * len(later)
 
 
+def test_only_those_named_are_tried():
+    params, speeds = make_params("a", "b", "c"), {"a": 10.0, "b": 30.0, "c": 20.0}
+    call(params, speeds)
+    found = [choose_drafter(params, 1, True, ("a", "c")) for _ in range(3 * REVISIT)]
+    assert set(found) == {"a", "c"}
+    assert choose_drafter(params, 1, True, ("c",)) == "c"
+
+
 def test_a_drafter_that_became_the_fastest_is_found():
     params, speeds = make_params("a", "b"), {"a": 10.0, "b": 30.0}
     assert [call(params, speeds) for _ in range(REVISIT + 3)][-3:] == ["b"] * 3

@@ -11,6 +11,7 @@ from serve_toys import PROMPT, SAMPLED, make, run
 from short_models import load_short
 
 import jaxspec
+from jaxspec.engine import drafter_choice
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.serve import InvalidRequest, ServeRequest
 from jaxspec.serve.choice import DraftChoice
@@ -276,6 +277,17 @@ def test_weights_are_copied_and_change_drafts(engine, mini):
     assert jax.tree.all(jax.tree.map(np.array_equal, used, expected))
     engine.publish(mini.drafter("medusa"), "medusa")
     assert run(engine, request)[0] == known
+
+
+def test_the_choice_is_among_the_engines_drafters(mini, monkeypatch):
+    """Of many loaded drafters it has the first two, and now and then the one that waited longest."""
+    monkeypatch.setattr(drafter_choice, "REVISIT", 1)
+    options = dict(slots=2, capacity=320, budget=8, edges=(2, 16), rounds=8, visit_seconds=None)
+    engine = make_engine(mini, costs=Costs((1.0, 1.001), (5.0, 5.0)), lookup=False, **options)
+    assert len(mini.spec.drafters) > len(engine.methods) == 2
+    for _ in range(4):
+        ((tokens, *_),) = run(engine, ServeRequest(PROMPT, **OPTIONS))
+        assert len(tokens) == 30
 
 
 def test_a_client_chooses_by_name(engine, mini):
