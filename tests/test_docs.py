@@ -100,7 +100,7 @@ def anchors(page: Path) -> set[str]:
 
 MARKDOWN = [
     path
-    for folder in ("", "docs", "jaxspec", "training")
+    for folder in ("", "docs", "jaxspec", "training", "benchmarks")
     for path in sorted((ROOT / folder).glob("**/*.md" if folder else "*.md"))
 ]
 

@@ -26,6 +26,12 @@ def test_the_readme_is_short():
     assert house.count_readme_lines() < house.MOST_README_LINES
 
 
+def test_the_pages_are_short():
+    words = house.count_page_words()
+    assert {"README.md", "docs/options.md", "training/rl/README.md"} <= set(words)
+    assert sum(words.values()) <= house.MOST_PAGE_WORDS
+
+
 def test_modules_and_functions_are_short():
     assert house.measure_modules().median <= 150 and house.measure_functions().median <= 12
 

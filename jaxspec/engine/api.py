@@ -91,9 +91,8 @@ def decode(
         and `rejection` (temperature > 0) keep only its distribution.
       coupled: at temperature > 0, rank draft tokens under the noise that the target samples with,
         which accepts more of them (True; `match` only).
-      lookup: mix prompt lookup into the drafter's proposals: copied tokens get a share of its
-        distributions, as large as copies were right so far (None: with the policy `auto`, where the
-        target is on one device and the drafter gives no lookahead).
+      lookup: blend prompt lookup into the draft, weighted by its hit rate (None: with the policy
+        `auto`, where the target is on one device and the drafter gives no lookahead).
       score_temperature: divisor of the draft logits when paths are scored. Below 1 trees grow
         deeper, above 1 wider (None: the policy's, if it names one, else the drafter's own).
       policy: decides, per round, whether to draft, how many steps, and how many rows to verify; or,
