@@ -25,7 +25,7 @@ from jaxspec.drafters.medusa.network import Medusa
 from jaxspec.drafters.specblock.config import SpecBlockConfig
 from jaxspec.engine.api import run_session
 from jaxspec.engine.session import prepare
-from training.falcon_loss import init_falcon
+from training.drafters.falcon.model import init_falcon
 
 TARGET = TargetConfig(
     vocab_size=VOCAB, max_positions=512, qk_norm=False, **SIZES | {"num_layers": 3}

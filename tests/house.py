@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
-LIBRARY = ROOT / "jaxspec"
+LIBRARY, TRAINING = ROOT / "jaxspec", ROOT / "training"
+# Recipes of studies, which are about drafters by name: counted and printed, but without a limit.
+STUDIES = frozenset({"training/study_drafters.py", "training/sweep_recipes.py"})
 # Most of each figure; shares are least.
 MOST_ENTRIES, MOST_NAMERS, LEAST_ANNOTATED = 16, 3, 0.95
 MOST_TRACKED_MIB, MOST_WHEEL_MIB = 60.5, 45.0
@@ -71,22 +73,31 @@ def run_git(*arguments: str) -> list[str]:
 
 
 def find_drafter_namers() -> dict[str, list[str]]:
-    """Find modules that name each drafter outside its folder: {drafter: module paths}.
+    """Find modules that name each drafter outside its two places: {drafter: module paths}.
 
-    A module names a drafter if it imports from the drafter's folder, uses its config class or
-    maker, or compares or looks up its name. The registry is one of them. Modules of
-    other drafters, which may build on this one's network, do not count.
+    The places are its folder in `jaxspec/drafters` and its folder or file in `training/drafters`. A
+    module names a drafter if it imports from there, uses its config class or maker, or compares or
+    looks up its name. The two registries do. Modules of other drafters, which may build on this
+    one's network, do not count.
     """
     from jaxspec.drafters import records
 
+    folders = {record.name: (LIBRARY / "drafters" / record.page).parent for record in records()}
+    places = {name: list_places(folder) for name, folder in folders.items()}
+    everywhere = {path for own in places.values() for path in own}
     found = {}
-    for record in records():
-        folder = (LIBRARY / "drafters" / record.page).parent
-        package = f"jaxspec.drafters.{folder.name}"
-        namers = list_namers(list_modules(folder), package, record.name)
-        folders = [str((Path("jaxspec/drafters") / one.page).parent) for one in records()]
-        found[record.name] = [path for path in namers if str(Path(path).parent) not in folders]
+    for name, own in places.items():
+        packages = [f"{top}.drafters.{folders[name].name}" for top in ("jaxspec", "training")]
+        namers = list_namers(own, packages, name, [LIBRARY, TRAINING])
+        found[name] = [path for path in namers if ROOT / path not in everywhere]
     return found
+
+
+def list_places(folder: Path) -> list[Path]:
+    """List a drafter's modules: those of its folder in the library, and its own in training."""
+    trained = TRAINING / "drafters" / folder.name
+    file = trained.with_suffix(".py")
+    return [*list_modules(folder), *list_modules(trained), *([file] if file.is_file() else [])]
 
 
 def find_builder_namers() -> dict[str, list[str]]:
@@ -95,7 +106,7 @@ def find_builder_namers() -> dict[str, list[str]]:
     for name in list_builders():
         path = next((LIBRARY / "builders").rglob(f"{name}.py"))
         package = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        found[name] = list_namers([path], package, name)
+        found[name] = list_namers([path], [package], name, [LIBRARY])
     return found
 
 
@@ -108,22 +119,24 @@ def list_builders() -> list[str]:
     return list(dict.fromkeys((*builders.BUILDERS, *builders.STEPPERS)))
 
 
-def list_namers(own: list[Path], package: str, name: str) -> list[str]:
-    """List library modules that name a part, other than its own.
+def list_namers(own: list[Path], packages: list[str], name: str, folders: list[Path]) -> list[str]:
+    """List modules below `folders` that name a part, other than its own.
 
     Args:
-      own: the part's modules. package: the dotted name that its modules are imported by.
+      own: the part's modules. packages: the dotted names that its modules are imported by.
       name: the part's name as users write it. `zoo/` may hold it, as data about checkpoints.
+      folders: where to look.
     """
     defined = {one for path in own for one in list_definitions(path)}
     found = []
-    for path in list_modules():
+    for path in (path for folder in folders for path in list_modules(folder)):
         if path in own:
             continue
         strings, names, imported = read_names(path)
         where = path.relative_to(ROOT).as_posix()
         written = not where.startswith("jaxspec/zoo/") and name in strings
-        if written or not defined.isdisjoint(names) or comes_from(imported, package):
+        comes = any(comes_from(imported, package) for package in packages)
+        if written or comes or not defined.isdisjoint(names):
             found.append(where)
     return found
 
@@ -319,8 +332,12 @@ def count_page_words() -> dict[str, int]:
 def main() -> None:
     """Print every figure with its limit."""
     print(f"entries at the top of jaxspec/: {count_entries()} (at most {MOST_ENTRIES})")
-    for part, found in (("drafter", find_drafter_namers()), ("builder", find_builder_namers())):
-        print(f"modules that name each {part} outside its own (at most {MOST_NAMERS}):")
+    beside = f" beside {', '.join(sorted(STUDIES))}"
+    for part, found, rest in (
+        ("drafter", find_drafter_namers(), beside),
+        ("builder", find_builder_namers(), ""),
+    ):
+        print(f"modules that name each {part} outside its own (at most {MOST_NAMERS}{rest}):")
         for name, modules in found.items():
             print(f"  {name}: {len(modules)}  {', '.join(modules)}")
     share = measure_annotated(LIBRARY / "engine")

@@ -26,7 +26,7 @@ from jaxspec.serve.costs import Costs
 from jaxspec.targets.quant import quantize_params
 from jaxspec.targets.sharding.place import shard
 from pallas_kernels.aot_collectives import list_collectives
-from training.methods import METHODS
+from training.drafters import records
 
 PROMPTS = [[4, 9, 2, 14, 4, 9], [7], [1, 2, 3], [11, 11]]
 PENALISED = {"frequency_penalty": 0.5, "repetition_penalty": 1.2, "min_tokens": 4}
@@ -155,7 +155,7 @@ def main(request: dict) -> dict:
     serves = request.get("serve", [])
     shrinks = request.get("shrink", [])
     trained = {case["method"] for case in cases} | {method for _, method in (*serves, *shrinks)}
-    trained = tuple(name for name in METHODS if name in trained)
+    trained = tuple(record.name for record in records() if record.name in trained)
     alone = make_params(request["family"], trained, **request.get("sizes", {}))
     if request.get("quantize"):
         alone = quantize_params(alone, request["quantize"])

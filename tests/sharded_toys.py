@@ -10,8 +10,8 @@ import numpy as np
 from jaxspec.core.config import MoEConfig, TargetConfig
 from jaxspec.core.params import Params, Spec
 from jaxspec.targets.transformer import Transformer
-from training.drafter_model import ModelOptions
-from training.methods import METHODS
+from training.drafters import named
+from training.model_options import ModelOptions
 
 SIZES = dict(hidden_size=16, num_layers=2, num_heads=8, head_dim=4, ffn_size=16, max_positions=256)
 # Of two kv heads, 4 and 8 devices have copies.
@@ -42,7 +42,7 @@ OPTIONS = ModelOptions(
 
 
 def make_params(family: str, methods: tuple[str, ...] = (), **sizes: int) -> Params:
-    """Make a target, with other `sizes` if given, and the drafters of `training.methods` named."""
+    """Make a target, with other `sizes` if given, and the drafters of `training.drafters` named."""
     generator = np.random.default_rng(70)
     config = dataclasses.replace(TARGETS[family], **sizes)
 
@@ -65,7 +65,7 @@ def make_params(family: str, methods: tuple[str, ...] = (), **sizes: int) -> Par
         options = dataclasses.replace(OPTIONS, kind=name)
         if name == "small":
             options = dataclasses.replace(options, feature_layers=None)
-        configs[name] = METHODS[name].config(options, config, None)
-        init = functools.partial(METHODS[name].init, configs[name], 0, head)
+        configs[name] = named(name).config(options, config, None)
+        init = functools.partial(named(name).init, configs[name], 0, head)
         drafters[name] = weights(jax.eval_shape(init), 0.4)
     return Params(target, drafters, Spec(config, tuple(configs.items())))

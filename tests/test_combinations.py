@@ -21,8 +21,9 @@ from jaxspec.drafters.dspark.shapes import init_variables, published_config
 from jaxspec.engine.plan import drafter_forwards, make_plan
 from jaxspec.engine.resolve import resolve_config
 from jaxspec.targets.transformer import Transformer
-from training.drafter_model import ModelOptions
-from training.methods import METHODS
+from training.drafters import named
+from training.drafters import records as trained_records
+from training.model_options import ModelOptions
 
 SIZES = dict(hidden_size=16, num_layers=3, num_heads=2, num_kv_heads=1, head_dim=8, ffn_size=16)
 # So few tokens that some drafts of random weights are right.
@@ -38,9 +39,9 @@ OPTIONS = ModelOptions(
     hidden_size=16,
     lstm_size=6,
 )
-KINDS = {kind: dataclasses.replace(OPTIONS, kind=kind) for kind in METHODS}
+KINDS = {one.name: dataclasses.replace(OPTIONS, kind=one.name) for one in trained_records()}
 KINDS["small"] = dataclasses.replace(KINDS["small"], feature_layers=None)
-CONFIGS = {kind: METHODS[kind].config(options, TARGET, None) for kind, options in KINDS.items()}
+CONFIGS = {kind: named(kind).config(options, TARGET, None) for kind, options in KINDS.items()}
 # DSpark's heads and layouts of blocks.
 _DSPARK = published_config(TARGET, (-1, 1), num_layers=1, block_size=4, markov_rank=6)
 _SHARED = [field.name for field in dataclasses.fields(BlockDrafterConfig)]
@@ -98,7 +99,7 @@ def params():
     def init(kind, config):
         if kind in DSPARK:
             return init_variables(config)
-        return init_dflash2(config) if kind == "dflash2" else METHODS[kind].init(config, 0, head)
+        return init_dflash2(config) if kind == "dflash2" else named(kind).init(config, 0, head)
 
     made = {
         kind: weights(jax.eval_shape(functools.partial(init, kind, config)), 0.4)

@@ -162,6 +162,7 @@ def test_training_is_installed_below_jaxspec(monkeypatch):
     packages = set(given["packages"])
     assert {name.partition(".")[0] for name in packages} == {"jaxspec", "pallas_kernels"}
     assert {"jaxspec.training", "jaxspec.training.rl", "jaxspec.serve.http"} <= packages
+    assert "jaxspec.training.drafters.dflash" in packages
     assert given["package_dir"] == {"jaxspec.training": "training"}
 
 

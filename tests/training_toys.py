@@ -5,8 +5,8 @@ import gzip
 import json
 from pathlib import Path
 
-from training.drafter_model import ModelOptions
 from training.loop import LoopOptions
+from training.model_options import ModelOptions
 from training.optimizer import OptimizerOptions
 from training.pipeline import DataOptions
 from training.regenerate import RegenerateOptions

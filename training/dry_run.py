@@ -12,8 +12,8 @@ from jaxspec.targets.transformer import Transformer
 from jaxspec.zoo.checkpoint import default_dtype
 from jaxspec.zoo.places import resolve_model
 
+from .drafters import named
 from .first_weights import make_first_weights, split_frozen
-from .methods import find_method
 from .optimizer import make_optimizer
 from .packing import PackedRows
 from .pipeline import load_packed_rows
@@ -37,8 +37,8 @@ def describe_run(options) -> str:
     """
     directory = resolve_model(options.target, weights=False)
     target_spec = target_config(read_entries(directory / "config.json"))
-    kind = options.model.kind
-    config = find_method(kind).config(options.model, target_spec, str(directory))
+    record = named(options.model.kind)
+    config = record.config(options.model, target_spec, str(directory))
     rows = load_packed_rows(
         options.data, str(directory) if (directory / "tokenizer.json").is_file() else None
     )
@@ -48,19 +48,20 @@ def describe_run(options) -> str:
     bundle = Params(target, {}, Spec(target_spec))
     ids = None if config.draft_vocab_size is None else np.zeros(config.draft_vocab_size, np.int32)
     params = jax.eval_shape(
-        lambda bundle: make_first_weights(kind, options.model, config, 0, bundle, ids), bundle
+        lambda bundle: make_first_weights(record, options.model, config, 0, bundle, ids), bundle
     )
-    params, kept = split_frozen(params, find_method(kind).frozen(options.method))
+    params, kept = split_frozen(params, record.frozen(record.take_options(options.method)))
     target = target | kept
-    lines = _lines(options, params, target, rows, target_spec.vocab_size, config.depth)
+    optimizer = make_optimizer(params, options.loop.steps, options.optimizer, record.outputs)
+    opt_state = jax.eval_shape(optimizer.init, params)
+    lines = _lines(options, params, opt_state, target, rows, target_spec.vocab_size, config.depth)
     return "\n".join(f"{name:<20}{value}" for name, value in lines)
 
 
 def _lines(
-    options, params, target, rows: PackedRows, vocab: int, depth: int
+    options, params, opt_state, target, rows: PackedRows, vocab: int, depth: int
 ) -> list[tuple[str, str]]:
     loop, loss = options.loop, options.loss
-    opt_state = jax.eval_shape(make_optimizer(params, loop.steps, options.optimizer).init, params)
     split = max(loop.fsdp, 1)
     whole, frozen = count_bytes(params), count_bytes(target)
     epochs = loop.steps * options.batch / len(rows.tokens)

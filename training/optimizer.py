@@ -10,9 +10,6 @@ import jax.numpy as jnp
 import optax
 from optax.contrib import MuonDimensionNumbers, muon
 
-# Modules whose kernel gives logits: the Markov head's W2 and the confidence head of DSpark.
-OUTPUTS = ("w2", "confidence_head")
-
 
 @dataclasses.dataclass
 class OptimizerOptions:
@@ -41,7 +38,9 @@ class OptimizerOptions:
     weight_decay: float = 0.0
 
 
-def make_optimizer(params, steps: int, options: OptimizerOptions) -> optax.GradientTransformation:
+def make_optimizer(
+    params, steps: int, options: OptimizerOptions, outputs: tuple[str, ...] = ()
+) -> optax.GradientTransformation:
     """Make the optimizer for a run of `steps` steps.
 
     Args:
@@ -49,6 +48,7 @@ def make_optimizer(params, steps: int, options: OptimizerOptions) -> optax.Gradi
         which they compute.
       steps: planned optimizer steps; the rates are 0 after the last.
       options: see `OptimizerOptions`.
+      outputs: modules whose kernels give logits, and are no hidden ones.
 
     Raises:
       ValueError: the warm-up leaves no steps, or a parameter is not float32.
@@ -81,20 +81,20 @@ def make_optimizer(params, steps: int, options: OptimizerOptions) -> optax.Gradi
             adam_b1=betas[0],
             adam_b2=betas[1],
             weight_decay=options.weight_decay,
-            muon_weight_dimension_numbers=find_matrix_axes(params),
+            muon_weight_dimension_numbers=find_matrix_axes(params, outputs),
         )
     return optax.chain(optax.clip_by_global_norm(options.clip), optimizer)
 
 
-def find_matrix_axes(params):
+def find_matrix_axes(params, outputs: tuple[str, ...] = ()):
     """Return `MuonDimensionNumbers` for hidden kernels [in, out]; None for other parameters.
 
-    Kernels of output projections, which are no hidden ones, are those of `OUTPUTS`.
+    Kernels of the modules `outputs` give logits, and are no hidden ones.
     """
 
     def axes(path, leaf):
         name = jax.tree_util.keystr(path[-1:])
-        hidden = not any(getattr(key, "key", None) in OUTPUTS for key in path)
+        hidden = not any(getattr(key, "key", None) in outputs for key in path)
         return (
             MuonDimensionNumbers(0, 1) if leaf.ndim == 2 and "kernel" in name and hidden else None
         )
@@ -103,11 +103,8 @@ def find_matrix_axes(params):
 
 
 def zero_residual(params):
-    """Zero the projections to the residual stream: every layer starts as the identity.
-
-    A Markov head starts without a say: its W1 is zero, and stays so for tokens that never occur.
-    """
-    zeroed = ("['o']['kernel']", "['down']['kernel']", "['markov']['w1']")
+    """Zero the projections to the residual stream: every layer starts as the identity."""
+    zeroed = ("['o']['kernel']", "['down']['kernel']")
 
     def start(path, leaf):
         names = jax.tree_util.keystr(path)

@@ -7,7 +7,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from .methods import find_method
+from .drafters import named
 from .packing import PackedRows
 
 # Options that older runs do not have.
@@ -59,10 +59,11 @@ def describe_recipe(options, rows: PackedRows, config) -> dict:
     ):
         if fields.get(name) in (None, True):
             fields.pop(name, None)
-    own = find_method(options.model.kind).own
-    recipe["method"] = recipe["method"][own] if own else None
-    if not own:
+    own = named(options.model.kind).take_options(options.method)
+    if own is None:
         del recipe["method"]
+    else:
+        recipe["method"] = json.loads(json.dumps(dataclasses.asdict(own), default=str))
     return recipe | {"steps": options.loop.steps, "drafter": drafter}
 
 

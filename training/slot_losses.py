@@ -103,7 +103,7 @@ def compute_weights(batch, slots: int, history: int, gamma: float | None) -> jax
 def sum_losses(
     found, weights: jax.Array, metric_weights: jax.Array | None = None
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
-    """Sum up the loss in nats per slot, and the accuracies of `drafter_loss.make_loss`.
+    """Sum up the loss in nats per slot, and the accuracies of `drafter_loss.sum_accuracies`.
 
     Args:
       found: from `make_slot_losses`.

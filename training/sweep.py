@@ -29,22 +29,27 @@ from jaxspec.io.tokenizer import load_tokenizer
 from .acceptance import EvalOptions, count_rounds, pool_rounds
 from .command import check_made_with, one_line_errors
 from .drafter_loss import LossOptions
-from .drafter_model import ModelOptions
+from .drafters import list_presets, make_options
 from .loop import LoopOptions
-from .methods import MethodOptions
 from .metrics import read_metrics
+from .model_options import ModelOptions
 from .optimizer import OptimizerOptions
 from .pipeline import DataOptions
-from .presets import PRESETS, SCORING
+from .presets import SCORING
 from .regenerate import RegenerateOptions, regenerate
-from .sweep_recipes import FROZEN_SHARE, PARTS, SCALES, SWEEPS, VARIANTS, Recipe, Scale
+from .sweep_recipes import (
+    DEFAULT_SCALE,
+    FROZEN_SHARE,
+    PARTS,
+    SCALES,
+    SWEEPS,
+    VARIANTS,
+    Recipe,
+    Scale,
+    list_measurements,
+)
 from .sweep_report import write_report
 from .train_drafter import DrafterOptions, train_drafter
-
-BUDGETS = (8, 16, 32, 64)
-
-# Drafters of one token per step.
-STEPWISE = ("eagle3", "dspark")
 
 
 @dataclasses.dataclass
@@ -67,15 +72,12 @@ class SweepOptions:
       cache: keep the target's states of all texts on disk, so that runs need not recompute them.
     """
 
-    name: Annotated[
-        Literal["objective", "causality", "data", "all", "conditioning", "eagle", "specblock"],
-        tyro.conf.Positional,
-    ]
+    name: Annotated[Literal[*SWEEPS], tyro.conf.Positional]
     corpus: Path
     prompts: Path
     out: Path
     target: str = "mini"
-    scale: Literal["brief", "small", "full"] = "small"
+    scale: Literal[*SCALES] = DEFAULT_SCALE
     feature_layers: tuple[int, ...] | None = (1, 3, 4)
     temperatures: tuple[float, ...] = (0.0, 0.0, 0.7, 1.0)
     sampled: tuple[float, ...] = ()
@@ -106,7 +108,7 @@ def make_drafter_options(recipe: Recipe, options: SweepOptions, scale: Scale) ->
         target=options.target,
         model=_model(recipe, options, scale),
         loss=LossOptions(recipe.loss, gamma=recipe.gamma),
-        method=VARIANTS[recipe.variant][1] if recipe.variant else MethodOptions(),
+        method=make_options() | (VARIANTS[recipe.variant][1] if recipe.variant else {}),
         optimizer=OptimizerOptions("muon"),
         eval=EvalOptions(options.prompts, limit=scale.prompts, max_new_tokens=scale.max_new_tokens),
         batch=scale.batch,
@@ -119,7 +121,7 @@ def make_drafter_options(recipe: Recipe, options: SweepOptions, scale: Scale) ->
 
 def _model(recipe: Recipe, options: SweepOptions, scale: Scale) -> ModelOptions:
     if recipe.variant:
-        own = PRESETS[recipe.kind].model | {"feature_layers": options.feature_layers}
+        own = list_presets()[recipe.kind].model | {"feature_layers": options.feature_layers}
         return ModelOptions(**own | VARIANTS[recipe.variant][0])
     return ModelOptions(
         recipe.kind,
@@ -129,31 +131,6 @@ def _model(recipe: Recipe, options: SweepOptions, scale: Scale) -> ModelOptions:
         score_temperature=SCORING,
         zero_residual=True,
     )
-
-
-def _methods(kind: str, block_size: int) -> dict[str, dict]:
-    """Return options of `jaxspec.decode` by the name of the measurement."""
-    methods = {f"chain@{block_size}": {"builder": "chain", "budget": block_size}}
-    if kind in STEPWISE:
-        return methods | {
-            f"{name}@{n}": {"builder": name, "budget": n}
-            for name in ("dynamic", "lattice")
-            for n in BUDGETS
-        }
-    if kind == "specblock":
-        guided = {f"rank-guided@{n}": {"builder": "rank_guided", "budget": n} for n in BUDGETS}
-        # With the same width everywhere, the scores decide instead of the rank head.
-        uniform = {
-            f"uniform@{n}": {"builder": "rank_guided/classes=[4,4,4,4]", "budget": n}
-            for n in BUDGETS
-        }
-        return methods | guided | uniform
-    trees = {"tree": "best_first", "expand": "expand"}
-    return methods | {
-        f"{name}@{n}": {"builder": builder, "budget": n}
-        for name, builder in trees.items()
-        for n in BUDGETS
-    }
 
 
 def _last_figures(run: Path, count: int = 5) -> dict[str, float]:
@@ -201,7 +178,7 @@ def run_recipe(recipe: Recipe, options: SweepOptions, scale: Scale) -> dict:
             **method,
         )
         for temperature in (0.0, *(() if recipe.variant in PARTS else options.sampled))
-        for name, method in _methods(recipe.kind, scale.block_size).items()
+        for name, method in list_measurements(recipe.kind, scale.block_size).items()
     }
     result = {
         "recipe": dataclasses.asdict(recipe),

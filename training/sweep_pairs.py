@@ -10,8 +10,7 @@ import numpy as np
 from jaxspec.bench.report.bootstrap import LEVEL, resample_prompts
 from jaxspec.bench.report.table import with_interval
 
-# The tree that all others are compared with.
-REFERENCE = ("dspark", "lattice")
+from .sweep_recipes import REFERENCE
 
 
 class _Measured(NamedTuple):

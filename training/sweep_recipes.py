@@ -1,12 +1,17 @@
-"""The recipes that sweeps compare, and the sizes of their runs."""
+"""The recipes that sweeps compare, how each is measured and named, and the sizes of their runs.
+
+Comparisons are of drafters by name: of the modules of a sweep, this one alone has the names.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
-from .dspark_loss import DSparkOptions
-from .methods import EagleOptions, MethodOptions
-from .presets import PRESETS
+from .drafters import list_presets
+from .drafters.dspark.loss import DSparkOptions
+from .drafters.eagle3 import EagleOptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,26 +52,26 @@ class Recipe:
 FROZEN = "frozen"
 # Steps of training heads on a frozen backbone, as a share of the backbone's own.
 FROZEN_SHARE = 3
-_BLOCKS = PRESETS["specblock"].method["specblock"]
+_BLOCKS = list_presets()["specblock"].method["specblock"]
 _NO_HEADS = {"markov_rank": 0, "confidence": False}
-# (changes of the model, the method's own options) by variant.
-VARIANTS: dict[str, tuple[dict, MethodOptions]] = {
-    **{f"steps{steps}": ({}, MethodOptions(eagle=EagleOptions(steps))) for steps in (1, 3, 5, 7)},
-    "joint": ({}, MethodOptions(dspark=DSparkOptions())),
-    "head-ce": ({}, MethodOptions(dspark=DSparkOptions(ce=1, l1=0))),
-    "head-kl": ({}, MethodOptions(dspark=DSparkOptions(ce=0, l1=0, kl=1))),
-    "no-head": (_NO_HEADS, MethodOptions(dspark=DSparkOptions())),
-    "no-head-ce": (_NO_HEADS, MethodOptions(dspark=DSparkOptions(ce=1, l1=0))),
+# (changes of the model, the drafter's own options by group) by variant.
+VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    **{f"steps{steps}": ({}, {"eagle": EagleOptions(steps)}) for steps in (1, 3, 5, 7)},
+    "joint": ({}, {"dspark": DSparkOptions()}),
+    "head-ce": ({}, {"dspark": DSparkOptions(ce=1, l1=0)}),
+    "head-kl": ({}, {"dspark": DSparkOptions(ce=0, l1=0, kl=1)}),
+    "no-head": (_NO_HEADS, {"dspark": DSparkOptions()}),
+    "no-head-ce": (_NO_HEADS, {"dspark": DSparkOptions(ce=1, l1=0)}),
     FROZEN: (
         {"block_size": 8, "sample_from_anchor": False},
-        MethodOptions(dspark=DSparkOptions(freeze_backbone=True)),
+        {"dspark": DSparkOptions(freeze_backbone=True)},
     ),
-    "full": ({}, MethodOptions(specblock=_BLOCKS)),
-    "no-broadcast": ({"prefix_broadcast": False}, MethodOptions(specblock=_BLOCKS)),
-    "no-shift": ({"shift": False}, MethodOptions(specblock=_BLOCKS)),
+    "full": ({}, {"specblock": _BLOCKS}),
+    "no-broadcast": ({"prefix_broadcast": False}, {"specblock": _BLOCKS}),
+    "no-shift": ({"shift": False}, {"specblock": _BLOCKS}),
     "no-valid-prefix": (
         {},
-        MethodOptions(specblock=dataclasses.replace(_BLOCKS, valid_prefix=False)),
+        {"specblock": dataclasses.replace(_BLOCKS, valid_prefix=False)},
     ),
 }
 OBJECTIVE = [Recipe(loss=loss, seed=seed) for seed in (0, 1) for loss in ("fkl", "ce", "rkl")]
@@ -99,6 +104,75 @@ SWEEPS = {
         for name in ("full", "no-broadcast", "no-shift", "no-valid-prefix")
     ],
 }
+
+# The tree that all others are compared with: drafter and builder.
+REFERENCE = ("dspark", "lattice")
+_PARTS = {
+    "joint": "dspark",
+    "frozen": "dspark, heads on frozen dflash",
+    "head-ce": "dspark, cross-entropy alone",
+    "head-kl": "dspark, KL alone",
+    "no-head": "dspark without heads",
+    "no-head-ce": "dspark without heads, cross-entropy alone (DeepSpec's DFlash)",
+}
+_KINDS = {"jetspec": "causal", "dflash": "bidirectional"}
+# Comparison: a test for the recipes that belong to it, and their label.
+COMPARISONS: dict[str, tuple[Callable[[dict], bool], Callable[[dict], str]]] = {
+    "Objective (JetSpec, Table 4)": (
+        lambda r: r["kind"] == "jetspec" and r["gamma"] is None and r["data"] == "regenerated",
+        lambda r: {"fkl": "forward KL", "ce": "cross-entropy", "rkl": "reverse KL"}[r["loss"]],
+    ),
+    "Causal or bidirectional block, depth weights (JetSpec, Table 7)": (
+        lambda r: r["kind"] in _KINDS and r["loss"] == "fkl" and r["data"] == "regenerated",
+        lambda r: (
+            f"{_KINDS[r['kind']]}, {'uniform' if r['gamma'] is None else 'gamma ' + format(r['gamma'], 'g')}"
+        ),
+    ),
+    "Training text (JetSpec, Table 6)": (
+        lambda r: (
+            r["kind"] == "jetspec" and r["loss"] == "fkl" and r["gamma"] is None and r["seed"] == 0
+        ),
+        lambda r: {"regenerated": "the target's own text", "corpus": "corpus text"}[r["data"]],
+    ),
+    "Nodes conditioned on their branch (DSpark and its parts)": (
+        lambda r: r["kind"] == "dspark" or r["gamma"] == 4.0 or r["variant"] == "steps7",
+        lambda r: _PARTS.get(r["variant"], r["kind"]),
+    ),
+    "Steps of training-time test (EAGLE-3)": (
+        lambda r: r["kind"] == "eagle3",
+        lambda r: f"{r['variant'][5:]} steps",
+    ),
+    "Components (SpecBlock, its ablation)": (
+        lambda r: r["kind"] == "specblock",
+        lambda r: r["variant"].replace("-", " "),
+    ),
+}
+
+
+# Rows of the trees that are measured.
+BUDGETS = (8, 16, 32, 64)
+_BLOCK_TREES = {"tree": "best_first", "expand": "expand"}
+_STEP_TREES = {"dynamic": "dynamic", "lattice": "lattice"}
+# Builders by the name of their measurement. With the same width everywhere, SpecBlock's scores
+# decide instead of its rank head.
+_TREES = {
+    "eagle3": _STEP_TREES,
+    "dspark": _STEP_TREES,
+    "specblock": {
+        "rank-guided": "rank_guided",
+        "uniform": "rank_guided/classes=[4,4,4,4]",
+    },
+}
+
+
+def list_measurements(kind: str, block_size: int) -> dict[str, dict[str, Any]]:
+    """List options of `jaxspec.decode` by the name of the measurement."""
+    chain = {f"chain@{block_size}": {"builder": "chain", "budget": block_size}}
+    return chain | {
+        f"{name}@{rows}": {"builder": builder, "budget": rows}
+        for name, builder in _TREES.get(kind, _BLOCK_TREES).items()
+        for rows in BUDGETS
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,12 +212,13 @@ _SMALL = Scale(
     prompts=10,
     max_new_tokens=96,
 )
+DEFAULT_SCALE = "small"
 SCALES = {
     # For comparisons of many recipes and trees.
     "brief": dataclasses.replace(
         _SMALL, steps=120, evals=1, texts=1280, prompts=6, max_new_tokens=48
     ),
-    "small": _SMALL,
+    DEFAULT_SCALE: _SMALL,
     "full": Scale(
         4000,
         64,

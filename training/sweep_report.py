@@ -12,47 +12,7 @@ from jaxspec.io.atomic import write_text
 
 from .metrics import read_metrics
 from .sweep_pairs import paired_tables
-
-# Comparison: a test for the recipes that belong to it, and their label.
-_COMPARISONS = {
-    "Objective (JetSpec, Table 4)": (
-        lambda r: r["kind"] == "jetspec" and r["gamma"] is None and r["data"] == "regenerated",
-        lambda r: {"fkl": "forward KL", "ce": "cross-entropy", "rkl": "reverse KL"}[r["loss"]],
-    ),
-    "Causal or bidirectional block, depth weights (JetSpec, Table 7)": (
-        lambda r: r["kind"] in _KINDS and r["loss"] == "fkl" and r["data"] == "regenerated",
-        lambda r: (
-            f"{_KINDS[r['kind']]}, {'uniform' if r['gamma'] is None else 'gamma ' + format(r['gamma'], 'g')}"
-        ),
-    ),
-    "Training text (JetSpec, Table 6)": (
-        lambda r: (
-            r["kind"] == "jetspec" and r["loss"] == "fkl" and r["gamma"] is None and r["seed"] == 0
-        ),
-        lambda r: {"regenerated": "the target's own text", "corpus": "corpus text"}[r["data"]],
-    ),
-    "Nodes conditioned on their branch (DSpark and its parts)": (
-        lambda r: r["kind"] == "dspark" or r["gamma"] == 4.0 or r["variant"] == "steps7",
-        lambda r: _PARTS.get(r["variant"], r["kind"]),
-    ),
-    "Steps of training-time test (EAGLE-3)": (
-        lambda r: r["kind"] == "eagle3",
-        lambda r: f"{r['variant'][5:]} steps",
-    ),
-    "Components (SpecBlock, its ablation)": (
-        lambda r: r["kind"] == "specblock",
-        lambda r: r["variant"].replace("-", " "),
-    ),
-}
-_PARTS = {
-    "joint": "dspark",
-    "frozen": "dspark, heads on frozen dflash",
-    "head-ce": "dspark, cross-entropy alone",
-    "head-kl": "dspark, KL alone",
-    "no-head": "dspark without heads",
-    "no-head-ce": "dspark without heads, cross-entropy alone (DeepSpec's DFlash)",
-}
-_KINDS = {"jetspec": "causal", "dflash": "bidirectional"}
+from .sweep_recipes import COMPARISONS
 
 
 def write_report(out: Path, name: str, scale: str, sizes: dict, results: Sequence[dict]) -> None:
@@ -75,7 +35,7 @@ def collect_comparison(title: str, results: Sequence[dict]) -> dict[str, dict[st
     Returns:
       {label: {method: [one dict per seed]}}.
     """
-    belongs, label = _COMPARISONS[title]
+    belongs, label = COMPARISONS[title]
     found: dict[str, dict[str, list[dict]]] = {}
     for result in results:
         if belongs(result["recipe"]):
@@ -95,10 +55,10 @@ def _page(name: str, scale: str, sizes: dict, results: Sequence[dict]) -> str:
         "prompts, or at the temperature named, over all rounds of a domain. Cells are means over seeds; ± is half the distance "
         "between the largest and the smallest seed. `tree@N` is a best-first tree of N rows (DDTree), `expand@N` JetSpec's.",
     ]
-    for title in _COMPARISONS:
+    for title in COMPARISONS:
         found = collect_comparison(title, results)
         if len(found) > 1:
-            belongs, label = _COMPARISONS[title]
+            belongs, label = COMPARISONS[title]
             chosen = [result for result in results if belongs(result["recipe"])]
             lines += ["", f"## {title}", "", *_table(found), *paired_tables(chosen, label)]
     lines += _slots(results)

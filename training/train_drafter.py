@@ -15,7 +15,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 
@@ -30,7 +30,7 @@ from .acceptance import EvalOptions, make_evaluate
 from .command import one_line_errors
 from .draft_vocab import make_draft_vocabulary
 from .drafter_loss import LossOptions
-from .drafter_model import ModelOptions
+from .drafters import TrainingRecord, list_presets, make_options, named
 from .dry_run import describe_run
 from .export import export_drafter
 from .feature_cache import with_cached_states
@@ -41,15 +41,13 @@ from .first_weights import (
     split_frozen,
 )
 from .loop import LoopOptions, fit
-from .methods import MethodOptions, find_method, head_is_trained
+from .model_options import ModelOptions
 from .optimizer import OptimizerOptions, make_optimizer
 from .packing import PackedRows
 from .pipeline import AnchorBatches, DataOptions, load_packed_rows
-from .presets import PRESETS
 from .preview import show_samples
 from .recipe import describe_recipe
 from .report import Card, make_model_card, measure_training_cost, plot_run
-from .specblock_loss import late_batches
 
 PROGRAM = "jaxspec train"
 
@@ -64,9 +62,10 @@ class DrafterOptions:
         training.png and README.md.
       loop: see `training.loop.LoopOptions`.
       target: `mini`, a directory or a hub id.
-      model: see `training.drafter_model.ModelOptions`.
+      model: see `training.model_options.ModelOptions`.
       loss: see `training.drafter_loss.LossOptions`.
-      method: see `training.methods.MethodOptions`.
+      method: options of single drafters, by group, see `training.drafters.TrainingRecord`. Only
+        those of the drafter that is trained are read.
       optimizer: see `training.optimizer.OptimizerOptions`.
       eval: see `training.acceptance.EvalOptions`.
       batch: number of rows in a batch.
@@ -86,7 +85,7 @@ class DrafterOptions:
     target: str = "mini"
     model: ModelOptions = dataclasses.field(default_factory=ModelOptions)
     loss: LossOptions = dataclasses.field(default_factory=LossOptions)
-    method: MethodOptions = dataclasses.field(default_factory=MethodOptions)
+    method: dict[str, Any] = dataclasses.field(default_factory=make_options)
     optimizer: OptimizerOptions = dataclasses.field(default_factory=OptimizerOptions)
     eval: EvalOptions = dataclasses.field(default_factory=EvalOptions)
     batch: int = 32
@@ -115,20 +114,21 @@ def train_drafter(options: DrafterOptions, arguments: Sequence[str] = ()) -> Par
     """
     connect(options.loop.hosts)
     target = jaxspec.load(options.target, drafter={}, dtype=options.target_dtype)
-    spec, kind = target.spec, options.model.kind
-    config = find_method(kind).config(options.model, spec.target, spec.tokenizer)
+    spec, record = target.spec, named(options.model.kind)
+    own = record.take_options(options.method)
+    config = record.config(options.model, spec.target, spec.tokenizer)
     rows = load_packed_rows(options.data, spec.tokenizer)
     _check_tokens(rows, spec.target.vocab_size)
-    draft = _draft_collection(rows, config, target)
-    params = _first_weights(options, config, target, draft)
-    params, kept = split_frozen(params, find_method(kind).frozen(options.method))
+    draft = _draft_collection(rows, record, config, target)
+    params = _first_weights(options, record, config, target, draft)
+    params, kept = split_frozen(params, record.frozen(own))
     batches = AnchorBatches(
         rows,
         options.batch,
         options.anchors,
         config.depth + 1,
         options.seed,
-        after_prompt=kind == "dspark" and options.method.dspark.after_prompt,
+        after_prompt=record.after_prompt(own),
     )
     if options.cache_features:
         batches = with_cached_states(
@@ -137,21 +137,27 @@ def train_drafter(options: DrafterOptions, arguments: Sequence[str] = ()) -> Par
     recipe = describe_recipe(options, rows, config)
     trained = fit(
         params,
-        make_optimizer(params, options.loop.steps, options.optimizer),
-        find_method(kind).loss(config, spec.target, options.loss, options.method),
-        late_batches(batches, options.method.specblock) if kind == "specblock" else batches,
+        make_optimizer(params, options.loop.steps, options.optimizer, record.outputs),
+        record.loss(config, spec.target, options.loss, own),
+        record.change_batches(batches, own),
         options.loop,
         recipe,
         frozen=target.target | draft | kept,
         evaluate=make_evaluate(
-            target, kind, config, options.eval, lambda params: join_frozen(params, kept) | draft
+            target,
+            record.name,
+            config,
+            options.eval,
+            lambda params: join_frozen(params, kept) | draft,
         ),
     )
     trained = join_frozen(trained, kept) | draft
     if jax.process_index() == 0:
         _write(options, trained, config, target, recipe, arguments)
     return Params(
-        target.target, {kind: trained}, dataclasses.replace(spec, drafters=((kind, config),))
+        target.target,
+        {record.name: trained},
+        dataclasses.replace(spec, drafters=((record.name, config),)),
     )
 
 
@@ -164,29 +170,28 @@ def _check_tokens(rows: PackedRows, vocab_size: int) -> None:
         )
 
 
-def _draft_collection(rows: PackedRows, config, target: Params) -> dict:
+def _draft_collection(rows: PackedRows, record: TrainingRecord, config, target: Params) -> dict:
     """Return {"draft": the frozen part of a reduced draft vocabulary}, or {}."""
     if config.draft_vocab_size is None:
         return {}
     draft = make_draft_vocabulary(rows, config.draft_vocab_size, target)
-    return {"draft": {"ids": draft["ids"]} if head_is_trained(config) else draft}
+    return {"draft": {"ids": draft["ids"]} if record.trains_head else draft}
 
 
-def _first_weights(options: DrafterOptions, config, target: Params, draft: dict) -> dict:
+def _first_weights(
+    options: DrafterOptions, record: TrainingRecord, config, target: Params, draft: dict
+) -> dict:
     """Make all float32 variables {"params"} of the drafter, frozen ones too."""
-    kind = options.model.kind
-    names = find_method(kind).frozen(options.method)
+    names = record.frozen(record.take_options(options.method))
     if names and options.init is None:
         raise ValueError(f"the {names[0]} is frozen: give --init, the folder of a drafter to keep")
-    found = (
-        None
-        if options.init is None
-        else read_first_weights(options.init, kind, config, target.spec.target)
-    )
-    if found is not None and set(found["params"]) != {"backbone"}:
-        return found
+    found = None
+    if options.init is not None:
+        found, whole = read_first_weights(options.init, record, config, target.spec.target)
+        if whole:
+            return found
     ids = draft["draft"]["ids"] if draft else None
-    first = make_first_weights(kind, options.model, config, options.seed, target, ids)
+    first = make_first_weights(record, options.model, config, options.seed, target, ids)
     return first if found is None else join_frozen(first, found["params"])
 
 
@@ -215,7 +220,7 @@ def _make_card(options: DrafterOptions, config, recipe: dict, arguments: Sequenc
     )
     return Card(
         name=f"{options.model.kind} for {recipe['target']}",
-        what=f"{find_method(options.model.kind).what}: "
+        what=f"{named(options.model.kind).what}: "
         f"it drafts up to {config.depth} tokens per round.{layers}",
         target=recipe["target"],
         data=", ".join(recipe["data"]["files"]),
@@ -249,15 +254,16 @@ def parse_options(arguments: list[str] | None = None) -> DrafterOptions:
 
     import tyro
 
+    presets = list_presets()
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    first.add_argument("--preset", choices=sorted(PRESETS))
+    first.add_argument("--preset", choices=sorted(presets))
     chosen, rest = first.parse_known_args(arguments)
     described = (
-        f"Train a drafter. --preset NAME gives the defaults of all options: {', '.join(PRESETS)}."
+        f"Train a drafter. --preset NAME gives the defaults of all options: {', '.join(presets)}."
     )
     if chosen.preset is None:
         return tyro.cli(DrafterOptions, prog=PROGRAM, args=rest, description=described)
-    preset = PRESETS[chosen.preset]
+    preset = presets[chosen.preset]
     model, loss, optimizer, loop = preset.parts(tyro.MISSING)
     default = DrafterOptions(
         data=DataOptions(files=tyro.MISSING, length=preset.length),
@@ -266,7 +272,7 @@ def parse_options(arguments: list[str] | None = None) -> DrafterOptions:
         target=preset.target,
         model=model,
         loss=loss,
-        method=preset.methods(),
+        method=make_options() | preset.method,
         optimizer=optimizer,
         batch=preset.batch,
         anchors=preset.anchors,

@@ -30,8 +30,7 @@ def add_command(commands: options.Commands) -> None:
     )
     add(
         "--method",
-        default="jetspec",
-        help=f"ar; jetspec, dspark, eagle3, specblock with ar {default}",
+        help="ar; jetspec, dspark, eagle3, specblock with ar (default: jetspec)",
     )
     add(
         "--default",
@@ -129,14 +128,15 @@ def _list_calls(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     names = (*names, "acceptance", "budget", "policy", "experts")
     shared = {name: getattr(arguments, name) for name in names}
     shared |= {"capacity": arguments.context, "devices": arguments.tp}
-    shared["builder"] = arguments.builder or ("best_first" if arguments.method == DRAFTER else None)
+    method = arguments.method or DRAFTER
+    shared["builder"] = arguments.builder or ("best_first" if method == DRAFTER else None)
     part = "prefill" if arguments.prefill else "rounds"
-    wanted = [{"part": part, "method": m} for m in dict.fromkeys(("ar", arguments.method))]
+    wanted = [{"part": part, "method": m} for m in dict.fromkeys(("ar", method))]
     if arguments.draft:
-        if arguments.method == "ar" or arguments.prefill or arguments.default:
+        if method == "ar" or arguments.prefill or arguments.default:
             raise ValueError("--draft needs a --method that drafts, without --prefill or --default")
         wanted = [
-            {"part": "draft", "method": arguments.method, "builder": builder}
+            {"part": "draft", "method": method, "builder": builder}
             for builder in dict.fromkeys(("chain", shared["builder"]))
         ]
     if arguments.rows is not None and not arguments.visit:
@@ -144,8 +144,8 @@ def _list_calls(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     if arguments.visit:
         if arguments.draft or arguments.prefill or arguments.default or arguments.policy:
             raise ValueError("--visit takes no --draft, --prefill, --default or --policy")
-        wanted = [{"part": "visit", "method": arguments.method, "rows": arguments.rows}]
+        wanted = [{"part": "visit", "method": method, "rows": arguments.rows}]
     if arguments.default:
         shared["policy"] = AUTOMATIC
-        wanted = [{"part": part, "method": arguments.method} for part in ("prefill", "rounds")]
+        wanted = [{"part": part, "method": method} for part in ("prefill", "rounds")]
     return [shared | one for one in wanted]

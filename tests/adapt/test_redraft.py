@@ -17,7 +17,8 @@ from jaxspec.drafters.falcon.config import FalconConfig
 from jaxspec.drafters.falcon.drafter import make_falcon_drafter
 from jaxspec.drafters.registry import make_drafter
 from pallas_kernels import registry
-from training.falcon_loss import init_falcon, make_chains
+from training.drafters.falcon.loss import make_chains
+from training.drafters.falcon.model import init_falcon
 
 SLOTS, BLOCKS, ROOTS = 3, 2, (3, 8)
 CONFIG = FalconConfig(

@@ -1,4 +1,6 @@
-"""A drafter that a test defines and registers decodes, saves and loads like those of the library."""
+"""A drafter that a test defines and registers decodes, saves, loads and is trained like those of the
+library.
+"""
 
 import dataclasses
 import itertools
@@ -11,6 +13,7 @@ import numpy as np
 import own_drafter
 import pytest
 from own_drafter import BIGRAM, BigramConfig, make_bigram
+from own_training import BIGRAM_TRAINING, BigramOptions
 from slow_cases import slow_except
 
 import jaxspec
@@ -21,6 +24,10 @@ from jaxspec.drafters import DrafterRecord
 from jaxspec.drafters.registry import make_drafter
 from jaxspec.targets.transformer import Transformer
 from jaxspec.zoo.inspect import describe_checkpoint
+from training import drafters as trained
+from training.dry_run import describe_run
+from training.metrics import read_metrics
+from training.train_drafter import parse_options, train_drafter
 
 VOCAB, PROMPTS, NEW = 16, [[4, 9, 2, 14], [7]], 12
 SIZES = dict(hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, ffn_size=16)
@@ -32,6 +39,13 @@ def bigram():
     jaxspec.drafters.register(BIGRAM)
     yield BIGRAM
     jaxspec.drafters.unregister(BIGRAM.name)
+
+
+@pytest.fixture
+def trainable(bigram):
+    trained.register(BIGRAM_TRAINING)
+    yield BIGRAM_TRAINING
+    trained.unregister(BIGRAM_TRAINING.name)
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +117,49 @@ def test_files_that_do_not_fit_are_refused_in_one_line(bigram, params, tmp_path)
 def test_all_methods_include_it(bigram, params):
     names = [method.name for method in parse_methods("all", budget=8, spec=params.spec)]
     assert names == ["ar", "bigram-chain", "bigram-ddtree", "prompt_lookup-chain"]
+
+
+def test_it_is_trained(trainable, params, tmp_path):
+    """By the command line of `jaxspec train`, with its own preset and options."""
+    model, run, out = (tmp_path / name for name in ("model", "run", "out"))
+    jaxspec.save(Params(params.target, {}, Spec(TARGET)), model)
+    text = [[(first + 3 * i) % VOCAB for i in range(24)] for first in range(8)]
+    (tmp_path / "text.jsonl").write_text(
+        "".join(json.dumps({"tokens": one, "prompt_length": 1}) + "\n" for one in text)
+    )
+    words = ["--preset", "bigram", "--target", str(model), "--model.depth", "3"]
+    words += ["--data.files", str(tmp_path / "text.jsonl"), "--method.bigram.smoothing", "0.1"]
+    options = parse_options([*words, "--loop.run", str(run), "--out", str(out)])
+    assert f"{VOCAB * VOCAB:,} parameters" in describe_run(options)
+    made = train_drafter(options, words)
+    losses = [line["loss"] for line in read_metrics(run / "metrics.jsonl") if "loss" in line]
+    assert len(losses) > 2 and losses == sorted(losses, reverse=True)
+    table = made.drafters["bigram"]["params"]["table"]
+    np.testing.assert_array_equal(table.argmax(-1), (np.arange(VOCAB) + 3) % VOCAB)
+    recipe = json.loads((out / "training.json").read_text())
+    assert recipe["method"] == {"smoothing": 0.1} and recipe["drafter"]["depth"] == 3
+    assert BIGRAM_TRAINING.what in (out / "README.md").read_text()
+    found = jaxspec.load(model, drafter=str(out), dtype="float32")
+    assert found.spec.drafters == made.spec.drafters
+
+
+def test_a_drafter_to_train_has_names_of_its_own(trainable):
+    with pytest.raises(ValueError, match="a drafter to train is called 'bigram' already"):
+        trained.register(BIGRAM_TRAINING)
+    other = dataclasses.replace(BIGRAM_TRAINING, name="trigram")
+    with pytest.raises(ValueError, match="a preset is called 'bigram' already"):
+        trained.register(other)
+    with pytest.raises(ValueError, match="a group of options is called 'eagle' already"):
+        trained.register(dataclasses.replace(other, presets={}, group="eagle"))
+    assert BIGRAM_TRAINING.take_options({}) == BigramOptions()
+
+
+def test_it_cannot_be_trained_once_it_is_unregistered(trainable):
+    trained.unregister("bigram")
+    with pytest.raises(ValueError, match="unknown kind 'bigram': choose one of dflash, jetspec"):
+        trained.named("bigram")
+    assert "bigram" not in trained.make_options() and "bigram" not in trained.list_presets()
+    trained.register(BIGRAM_TRAINING)
 
 
 def test_it_is_unknown_once_it_is_unregistered(params):

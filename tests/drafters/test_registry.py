@@ -9,7 +9,8 @@ import pytest
 import jaxspec
 from jaxspec.builders import list_names
 from jaxspec.drafters import record_of, records
-from training.methods import METHODS
+from training.drafters import records as trained_records
+from training.model_options import ModelOptions
 
 ROOT = Path(__file__).parents[2]
 DRAFTERS = ROOT / "jaxspec" / "drafters"
@@ -26,7 +27,12 @@ def test_every_folder_has_a_record_with_a_page():
 def test_every_trainable_drafter_has_a_record():
     untrained = {"dflash2"}  # the objective is not published
     with_files = {record.name for record in records() if record.files is not None}
-    assert set(METHODS) == with_files - untrained
+    assert {record.name for record in trained_records()} == with_files - untrained
+
+
+def test_what_decoding_prefers_is_trained_by_default():
+    assert ModelOptions().kind == min(records(), key=lambda record: record.preference).name
+    assert ModelOptions().kind == "jetspec"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -22,7 +22,7 @@ from jaxspec.engine.prefill import prefill
 from jaxspec.engine.session import matmul_precision, prefill_arguments, prepare, run_prefill
 from jaxspec.engine.shrink import SHARED, find_axes
 from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig
-from training.methods import METHODS
+from training.drafters import records
 
 PROMPTS = ["def add(a, b):\n    return", "The cat sat", "1 2 3 4 5 6", "A"]
 LIMITS = [60, 3, 9, 30]
@@ -214,7 +214,7 @@ def shape_prefill(session):
     return prefill.trace(*args, **static).out_info
 
 
-@pytest.mark.parametrize("method", ["ar", *METHODS])
+@pytest.mark.parametrize("method", ["ar", *(record.name for record in records())])
 def test_sequences_have_an_axis_in_every_drafters_state(method):
     """Compare with the shapes of a prefill for two batch sizes; nothing is compiled."""
     params = make_params("qwen3", () if method == "ar" else (method,))

@@ -25,12 +25,14 @@ from training.draft_vocab import (
     make_draft_vocabulary,
     measure_coverage,
 )
-from training.drafter_loss import LossOptions, make_loss, make_per_row
-from training.drafter_model import ModelOptions, init_drafter, make_drafter_config
+from training.drafter_loss import LossOptions, make_per_row
+from training.drafters.dflash.loss import make_block_loss
+from training.drafters.dflash.model import init_block_drafter, make_block_config
 from training.dry_run import describe_run
 from training.export import export_drafter
 from training.loop import LoopOptions
 from training.metrics import read_metrics
+from training.model_options import ModelOptions
 from training.optimizer import OptimizerOptions
 from training.packing import PackedRows
 from training.pipeline import DataOptions
@@ -127,7 +129,7 @@ def test_rows_against_numpy(kind, known, capsys):
 
 def test_slots_that_cannot_be_drafted_do_not_count():
     """In the loss; in accuracy they do, as misses."""
-    config = make_drafter_config(
+    config = make_block_config(
         ModelOptions("dflash", 4, 1, (0,), mask_token=39, draft_vocab=20), TARGET
     )
     target, generator = toy(), np.random.default_rng(0)
@@ -148,8 +150,8 @@ def test_slots_that_cannot_be_drafted_do_not_count():
         name: generator.normal(size=(1, 12, 16)).astype(np.float32)
         for name in ("features", "hidden")
     }
-    loss = jax.jit(make_loss(config, TARGET, LossOptions("ce")))
-    sums = loss(init_drafter(config, 0), target.target | {"draft": draft}, batch)
+    loss = jax.jit(make_block_loss(config, TARGET, LossOptions("ce")))
+    sums = loss(init_block_drafter(config, 0), target.target | {"draft": draft}, batch)
     labels = np.array([tokens[0, anchor + 1 : anchor + 4] for anchor in (1, 4, 7)])
     assert float(sums["loss"][1]) == (labels % 2 == 0).sum() < 9 and float(sums["loss"][0]) > 0
     assert [float(sums[f"accuracy_{k}"][1]) for k in (1, 2, 3)] == [3, 3, 3] and float(
@@ -211,12 +213,14 @@ def check(options):
 @pytest.mark.parametrize("kind", ["dflash", "jetspec"])
 def test_exported_drafters_load_again(tmp_path, kind):
     """In bfloat16, but for the ids."""
-    config = make_drafter_config(
-        ModelOptions(kind, 4, 1, (0,), mask_token=39, draft_vocab=12), TARGET
+    config = make_block_config(
+        ModelOptions(kind, 4, 1, (0,), mask_token=39, draft_vocab=12),
+        TARGET,
+        causal=kind == "jetspec",
     )
     target = toy()
     draft = make_draft_vocabulary(rows_of(np.arange(20, 40)), 12, target)
-    shapes = jax.eval_shape(lambda: init_drafter(config, 0))
+    shapes = jax.eval_shape(lambda: init_block_drafter(config, 0))
     variables = jax.tree.map(
         lambda leaf: np.linspace(-1, 1, leaf.size, dtype=np.float32).reshape(leaf.shape), shapes
     )
@@ -286,4 +290,4 @@ def test_sizes_out_of_range_are_refused():
             ValueError,
             match=f"draft_vocab is {size}: give 1 to 39 tokens, or None for the target's 40",
         ):
-            make_drafter_config(ModelOptions(mask_token=39, draft_vocab=size), TARGET)
+            make_block_config(ModelOptions(mask_token=39, draft_vocab=size), TARGET)

@@ -13,8 +13,9 @@ from golden_data import arrays, golden, target_of
 from slow_cases import slow_except
 
 import jaxspec
-from training.block_forward import block_hidden
-from training.drafter_loss import LossOptions, make_loss
+from training.drafter_loss import LossOptions
+from training.drafters.dflash.forward import block_hidden
+from training.drafters.dflash.loss import make_block_loss
 from training.losses import compute_slot_weights
 
 
@@ -47,7 +48,9 @@ class Case:
         """Loss, gradient of `fc` and the gradient's norm; a tile that does not divide the rows, and
         the target's own states.
         """
-        loss = make_loss(self.config, self.bundle.spec.target, LossOptions(tile=37, **options))
+        loss = make_block_loss(
+            self.config, self.bundle.spec.target, LossOptions(tile=37, **options)
+        )
 
         def mean(params):
             total, weight = loss(params, self.bundle.target, self.batch)["loss"]

@@ -59,16 +59,15 @@ def test_gradients_are_clipped_to_their_global_norm():
 
 
 def test_muon_takes_hidden_kernels_only():
-    axes = find_matrix_axes(PARAMS | {"markov": {"w2": {"kernel": jnp.ones((2, 2))}}})
-    assert axes["markov"]["w2"]["kernel"] is None  # it gives logits
+    axes = find_matrix_axes(PARAMS | {"out": {"kernel": jnp.ones((2, 2))}}, outputs=("out",))
+    assert axes["out"]["kernel"] is None  # it gives logits
     assert axes["layer"]["o"]["kernel"] is not None
     assert axes["embedding"] is None and axes["layer"]["norm"]["scale"] is None
 
 
-def test_layers_start_as_the_identity_and_markov_heads_without_a_say():
-    zeroed = zero_residual(PARAMS | {"markov": {"w1": jnp.ones((4, 2)), "w2": jnp.ones((2, 4))}})
+def test_layers_start_as_the_identity():
+    zeroed = zero_residual(PARAMS)
     assert not zeroed["layer"]["o"]["kernel"].any() and zeroed["layer"]["norm"]["scale"].all()
-    assert not zeroed["markov"]["w1"].any() and zeroed["markov"]["w2"].all()
 
 
 def test_bad_options_are_refused():

@@ -14,6 +14,7 @@ from jaxspec.zoo.checkpoint import training_costs
 from training import export, regenerate, tokenizer, train_drafter, train_target
 from training.acceptance import EvalOptions
 from training.data import DataError
+from training.drafters import list_presets
 from training.dry_run import describe_run
 from training.feature_cache import with_cached_states
 from training.metrics import read_metrics
@@ -150,7 +151,7 @@ def test_dry_run_counts_and_stops(made, tmp_path):
     )
 
 
-@pytest.mark.parametrize("name", sorted(train_drafter.PRESETS))
+@pytest.mark.parametrize("name", sorted(list_presets()))
 def test_presets_fill_the_command_line(name, tmp_path):
     arguments = [
         "--preset",
@@ -165,7 +166,7 @@ def test_presets_fill_the_command_line(name, tmp_path):
         "3",
     ]
     options = train_drafter.parse_options(arguments)
-    assert options.model.num_layers == 3 and options.target == train_drafter.PRESETS[name].target
+    assert options.model.num_layers == 3 and options.target == list_presets()[name].target
     assert options.data.files == (Path("a.jsonl"),) and options.loop.run == Path("run")
 
 

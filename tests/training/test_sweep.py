@@ -9,7 +9,7 @@ import pytest
 from training import sweep
 from training.sweep import SweepOptions, make_drafter_options
 from training.sweep_pairs import paired_tables
-from training.sweep_recipes import SCALES, SWEEPS, Recipe
+from training.sweep_recipes import SCALES, SWEEPS, Recipe, list_measurements
 from training.sweep_report import collect_comparison, write_report
 
 
@@ -134,9 +134,9 @@ def test_parts_of_dspark_are_compared_on_equal_budgets(tmp_path):
     names = list(made)
     assert other.init == tmp_path / frozen.backbone.name / "drafter"
     assert names.index(frozen.backbone.name) < names.index(frozen.name)
-    assert other.method.dspark.freeze_backbone and not one.method.dspark.freeze_backbone
+    assert other.method["dspark"].freeze_backbone and not one.method["dspark"].freeze_backbone
     assert (other.batch, other.anchors, other.data) == (one.batch, one.anchors, one.data)
-    methods = sweep._methods("dspark", scale.block_size)
+    methods = list_measurements("dspark", scale.block_size)
     assert {f"lattice@{n}" for n in (8, 16, 32, 64)} <= set(methods)
     found = collect_comparison(
         "Nodes conditioned on their branch (DSpark and its parts)",

@@ -30,6 +30,7 @@ from jaxspec.policies.learned.blockpilot import Predictor, init_blockpilot, make
 from jaxspec.policies.protocol import Observation, Policy
 
 from ..command import one_line_errors
+from ..study_drafters import BLOCKS
 from .block_replay import decode_settings
 
 # Predictions per sample, and number of samples.
@@ -73,7 +74,7 @@ class BlockCostsOptions:
     out: Path
     sizes: tuple[int, ...]
     target: str = "mini"
-    drafter: str = "dflash"
+    drafter: str = BLOCKS
     dtype: str | None = None
     builder: str = "chain"
     budget: int = 32

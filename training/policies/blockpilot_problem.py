@@ -13,6 +13,7 @@ from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.core.params import Params
 from jaxspec.io.tokenizer import load_tokenizer
 
+from ..study_drafters import BLOCKS
 from .block_costs import (
     BlockCosts,
     BlockCostsOptions,
@@ -69,7 +70,7 @@ class BlockPilotOptions:
     test_limit: int | None = 30
     answers: Path | None = None
     target: str = "mini"
-    drafter: str = "dflash"
+    drafter: str = BLOCKS
     reach: int = 2
     sizes: tuple[int, ...] = ()
     builder: str = "chain"

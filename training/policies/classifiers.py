@@ -39,6 +39,7 @@ from jaxspec.policies.store import save_policy
 from ..command import one_line_errors
 from ..loop import LoopOptions, fit
 from ..splits import HELD_OUT, mark_held_out
+from ..study_drafters import STEPWISE
 from .labels import Labels, collect, load_labels, save_labels
 
 RULES = ("disco", "specdec_plus", "c2t", "c2t-ltd")
@@ -82,7 +83,7 @@ class HeadOptions:
     prompts: Path
     out: Path
     target: str = "mini"
-    drafter: str = "eagle3"
+    drafter: str = STEPWISE
     limit: int | None = 32
     chat: bool = False
     max_new_tokens: int = 128

@@ -27,6 +27,7 @@ from jaxspec.policies.protocol import Policy
 from jaxspec.policies.store import save_policy
 
 from ..command import one_line_errors
+from ..study_drafters import STEPWISE
 
 
 @dataclasses.dataclass
@@ -53,7 +54,7 @@ class GridOptions:
     prompts: Path
     out: Path
     target: str = "mini"
-    drafter: str = "eagle3"
+    drafter: str = STEPWISE
     builder: str | None = None
     steps: tuple[int, ...] = (2, 4, 6, 8)
     rows: tuple[int, ...] = (8, 16, 32, 60)

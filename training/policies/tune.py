@@ -51,6 +51,7 @@ from jaxspec.policies.store import load_policy, save_policy
 
 from ..command import one_line_errors
 from ..splits import HELD_OUT, mark_held_out
+from ..study_drafters import STEPWISE
 
 # Thresholds range from one at which the rule always stops to one at which it hardly ever stops.
 THRESHOLDS = {
@@ -92,7 +93,7 @@ class TuneOptions:
     out: Path
     head: Path | None = None
     target: str = "mini"
-    drafter: str = "eagle3"
+    drafter: str = STEPWISE
     thresholds: tuple[float, ...] = ()
     rows: tuple[int, ...] = (4, 6, 8, 12, 0)
     limit: int | None = 32

@@ -8,6 +8,8 @@ from pathlib import Path
 from jaxspec.builders import Builder, dynamic, make_builder
 from jaxspec.drafters.registry import record_of
 
+from ..study_drafters import STEPWISE
+
 
 @dataclasses.dataclass(kw_only=True)
 class RoundOptions:
@@ -27,7 +29,7 @@ class RoundOptions:
     """
 
     target: str = "mini"
-    drafter: str = "eagle3"
+    drafter: str = STEPWISE
     builder: str | None = None
     width: int = 6
     steps: int = 9

@@ -4,7 +4,7 @@ tokens in one forward.
 From the paper: mask tokens [MASK]_1 ... [MASK]_{K-1}, each with its own learnt embedding, follow
 the last known token at the next positions. One forward under a causal mask predicts a token at each
 place. In training several groups of masks share one text and do not see each other (see
-`training.parallelspec_loss`).
+`training.drafters.parallelspec`).
 
 Ours, since the paper keeps the architecture of the drafter it starts from and no code was released:
 EAGLE-3's layer (three fused target features, attention over [token embedding | feature], 2E wide;

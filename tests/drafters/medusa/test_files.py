@@ -18,9 +18,9 @@ from jaxspec.drafters.parallelspec import files as parallelspec
 from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
 from jaxspec.io.safetensors_files import read_json, write_safetensors
 from jaxspec.io.weight_map import WeightMismatch
-from training.falcon_loss import init_falcon
-from training.medusa_loss import init_medusa
-from training.parallelspec_loss import init_parallelspec
+from training.drafters.falcon.model import init_falcon
+from training.drafters.medusa import init_medusa
+from training.drafters.parallelspec import init_parallelspec
 
 GOLDEN = SHIPPED / "medusa" / "draft"
 SIZES = dict(hidden_size=8, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=4, ffn_size=12)

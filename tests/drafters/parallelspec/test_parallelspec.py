@@ -15,7 +15,7 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
 from jaxspec.drafters.parallelspec.drafter import make_parallelspec_drafter
 from jaxspec.drafters.parallelspec.network import ParallelSpec
-from training.parallelspec_loss import draft_hidden, init_parallelspec
+from training.drafters.parallelspec import draft_hidden, init_parallelspec
 
 CONFIG = ParallelSpecConfig(**toys.SIZES, **toys.OF_TARGET, slots=3, draft_vocab_size=20)
 IDS = jnp.arange(1, 21)
