@@ -16,7 +16,6 @@ from jax.typing import DTypeLike
 
 from jaxspec.core.config import TransformerConfig
 from jaxspec.core.state import KVCache
-from pallas_kernels.registry import reads_places
 
 
 def allocate(config: TransformerConfig, batch: int, capacity: int, dtype: DTypeLike) -> KVCache:
@@ -42,21 +41,24 @@ class SequenceCache(flax.struct.PyTreeNode):
       k, v: [L, B, K, S, D], the rows of all sequences.
       length: int32 [1], rows of this sequence.
       sequence: int32 [], which one it is.
+      placed: whether attention can read a sequence by its place, see
+        `pallas_kernels.registry.reads_places`.
     """
 
     k: jax.Array
     v: jax.Array
     length: jax.Array
     sequence: jax.Array
+    placed: bool = flax.struct.field(pytree_node=False, default=False)
 
     def prefix(self, layer: int, first: jax.Array | None = None) -> tuple:
         """Return what attention of `layer` reads, as `KVCache.prefix` does.
 
-        For kernels that cannot read a sequence by its place, a layer of a sequence becomes a layer of
-        its own: k and v are [L * B, 1, K, S, D]. On a CPU, XLA would copy a cache that changes its
-        shape in a loop.
+        Unless it can read a sequence by its place, a layer of a sequence becomes a layer of its own:
+        k and v are [L * B, 1, K, S, D]. On a CPU, XLA would copy a cache that changes its shape in a
+        loop.
         """
-        if reads_places():
+        if self.placed:
             return self.k, self.v, _place(layer, self.sequence), self.length, first
         layers, batch, *row = self.k.shape
         k, v = (rows.reshape(layers * batch, 1, *row) for rows in (self.k, self.v))

@@ -26,6 +26,7 @@ from jaxspec.engine.round import Round, make_round
 from jaxspec.engine.verify import project
 from jaxspec.policies.protocol import Observation
 from jaxspec.targets.transformer import ForwardOutput
+from pallas_kernels.registry import reads_places
 
 
 @quick_jit(leave_out=True, static_argnames=("config", "capacity", "max_tokens"))
@@ -201,7 +202,8 @@ def _run_prompt(
         return cache, draft, evidence, *last
 
     none = jnp.zeros_like(length)
-    begin = SequenceCache(cache.k, cache.v, none, jnp.asarray(sequence, jnp.int32))
+    where = jnp.asarray(sequence, jnp.int32)
+    begin = SequenceCache(cache.k, cache.v, none, where, reads_places())
     capacity = cache.k.shape[3]
     chunks = (length[0] + size - 1) // size
     filled, *rest = jax.lax.fori_loop(0, chunks, feed, (begin, *_empty_rest(round, 1, capacity)))

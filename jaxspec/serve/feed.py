@@ -25,6 +25,7 @@ from jaxspec.serve.slots import (
     shapes_of_drafts,
     take_slot,
 )
+from pallas_kernels.registry import reads_places
 
 
 @quick_jit(leave_out=True, static_argnames=("config", "count"), donate_argnames=("state",))
@@ -58,7 +59,7 @@ def feed(
     decode, (slot, start, end, root) = state.decode, where
     unembed, following = round.target_head.unembed, jnp.append(tokens[0, 1:], 0)
     cache = decode.cache
-    known = SequenceCache(cache.k, cache.v, start[None], slot)
+    known = SequenceCache(cache.k, cache.v, start[None], slot, reads_places())
     draft = shapes = None
     if round.plan.drafter:
         shapes = shapes_of_drafts(params, config, cache.k.shape[3])

@@ -105,7 +105,7 @@ def test_random_takes_all_actions():
 
 
 def test_unknown_names():
-    with pytest.raises(ValueError, match="unknown decider 'bandit': choose one of never, osd"):
+    with pytest.raises(ValueError, match="unknown decider 'bandit': did you mean 'bandit-paper'"):
         make_decider("bandit")
 
 

@@ -13,7 +13,7 @@ from jaxspec.engine import prefill as module
 from jaxspec.engine.capacity import prompt_chunk
 from jaxspec.engine.session import prepare, run_prefill
 from pallas_kernels import reference
-from pallas_kernels.registry import using
+from pallas_kernels.registry import reads_places, using
 
 LENGTHS = (200, 3, 64, 65)
 
@@ -80,9 +80,13 @@ def test_one_sequence_of_a_cache_is_read_and_written_in_place():
     given = (q, new_k, new_v, places, None)
     alone = (cache.k[:, 3:], cache.v[:, 3:], 1, cache.length[3:], None)
     expected = reference.tree_attention(*given, alone)
-    np.testing.assert_array_equal(reference.tree_attention(*given, one.prefix(1)), expected)
-    with using("interpret"):  # kernels that cannot read it by its place
-        prefix = one.prefix(1)
+    prefix = one.replace(placed=True).prefix(1)
+    assert prefix[0] is cache.k
+    np.testing.assert_array_equal(reference.tree_attention(*given, prefix), expected)
+    assert reads_places()
+    with using("interpret"):
+        assert not reads_places()
+    prefix = one.prefix(1)
     assert prefix[0].shape == (12, 1, 2, 9, 8)
     np.testing.assert_array_equal(reference.tree_attention(*given, prefix), expected)
     rows = jnp.asarray(rng.normal(size=(3, 1, 3, 2, 8)), jnp.float32)

@@ -123,7 +123,7 @@ def test_refusals(params):
         ),
         (
             {"method": "nobody"},
-            "unknown method 'nobody': choose one of ..ar., .self., .other., .prompt_lookup..",
+            "unknown method 'nobody': choose one of ar, self, other, prompt_lookup",
         ),
     ):
         with pytest.raises(ValueError, match=message):
