@@ -1,8 +1,7 @@
 """Servers for the tests of the endpoint: in a thread of this process, or in a process of their own.
 
-`python tests/http_server.py PAUSE SECONDS` serves a fake engine on a free port, whose start and visits
-wait
-while the file PAUSE exists; it counts as dead after so many seconds of that.
+`python tests/http_server.py PAUSE SECONDS` serves a fake engine on a free port. Its start and its
+visits wait while the file PAUSE exists; it counts as dead after so many seconds of that.
 """
 
 from __future__ import annotations
@@ -77,6 +76,15 @@ def running(
             one.should_exit = True
             thread.join(20)
             assert not thread.is_alive()
+
+
+def check_error(response, status=400, code=None, param=None):
+    """Every error has OpenAI's object."""
+    assert response.status_code == status, response.text
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"} and error["message"]
+    assert response.headers["content-type"] == "application/json"
+    assert (error["code"], error["param"]) == (code, param), error
 
 
 def wait_until(true: Any, seconds: float = 20.0) -> None:

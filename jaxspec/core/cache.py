@@ -41,25 +41,18 @@ class SequenceCache(flax.struct.PyTreeNode):
       k, v: [L, B, K, S, D], the rows of all sequences.
       length: int32 [1], rows of this sequence.
       sequence: int32 [], which one it is.
-      placed: whether attention can read a sequence by its place, see
-        `pallas_kernels.registry.reads_places`.
     """
 
     k: jax.Array
     v: jax.Array
     length: jax.Array
     sequence: jax.Array
-    placed: bool = flax.struct.field(pytree_node=False, default=False)
 
     def prefix(self, layer: int, first: jax.Array | None = None) -> tuple:
         """Return what attention of `layer` reads, as `KVCache.prefix` does.
 
-        Unless it can read a sequence by its place, a layer of a sequence becomes a layer of its own:
-        k and v are [L * B, 1, K, S, D]. On a CPU, XLA would copy a cache that changes its shape in a
-        loop.
+        A layer of a sequence becomes a layer of its own: k and v are [L * B, 1, K, S, D].
         """
-        if self.placed:
-            return self.k, self.v, _place(layer, self.sequence), self.length, first
         layers, batch, *row = self.k.shape
         k, v = (rows.reshape(layers * batch, 1, *row) for rows in (self.k, self.v))
         return k, v, layer * batch + self.sequence, self.length, first
@@ -85,12 +78,8 @@ class PartCache(flax.struct.PyTreeNode):
 
     def prefix(self, layer: int, first: jax.Array | None = None) -> tuple:
         """Return what attention of `layer` reads, as `KVCache.prefix` does."""
-        return self.k, self.v, _place(layer, self.sequence), self.length, first
-
-
-def _place(layer: int, sequence: jax.Array) -> jax.Array:
-    """Say where sequences of a cache begin in a layer, int32 [2]."""
-    return jnp.stack([jnp.asarray(layer, jnp.int32), sequence])
+        place = jnp.stack([jnp.asarray(layer, jnp.int32), self.sequence])
+        return self.k, self.v, place, self.length, first
 
 
 class Packing(NamedTuple):
@@ -137,7 +126,7 @@ class PackedPrefix(NamedTuple):
     packing: Packing
 
 
-Cache = TypeVar("Cache", KVCache, SequenceCache, PartCache)
+Cache = TypeVar("Cache", bound=KVCache | SequenceCache | PartCache)
 
 
 def append(cache: Cache, k: jax.Array, v: jax.Array, count: jax.Array) -> Cache:

@@ -6,9 +6,10 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import ParamSpec, TypeVar
 
-F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # Lower, and short names of nothing in common are called alike; higher, and `best-frist` is missed.
 _ALIKE = 0.65
@@ -29,7 +30,7 @@ def choose_one(given: object, known: Iterable[str]) -> str:
     return f"{hint}choose one of {', '.join(names)}"
 
 
-def naming_options(function: F) -> F:
+def naming_options(function: Callable[P, R]) -> Callable[P, R]:
     """Let a function name the nearest of its options for one that it doesn't have.
 
     Python does so by itself from 3.13 on.
@@ -37,10 +38,10 @@ def naming_options(function: F) -> F:
     names = tuple(inspect.signature(function).parameters)
 
     @functools.wraps(function)
-    def call(*args: Any, **options: Any) -> Any:
+    def call(*args: P.args, **options: P.kwargs) -> R:
         for name in options:
             if name not in names:
                 raise TypeError(f"no option is called {name!r}: {choose_one(name, names)}")
         return function(*args, **options)
 
-    return call  # type: ignore[return-value]
+    return call

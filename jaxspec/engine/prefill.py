@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.adjust import count_generated, count_prompt
-from jaxspec.core.cache import SequenceCache, allocate, append
+from jaxspec.core.cache import PartCache, SequenceCache, allocate, append
 from jaxspec.core.params import Params
 from jaxspec.core.sampling import draw
 from jaxspec.core.state import Accepted, DecodeState, KVCache, Request
@@ -202,13 +202,26 @@ def _run_prompt(
         return cache, draft, evidence, *last
 
     none = jnp.zeros_like(length)
-    where = jnp.asarray(sequence, jnp.int32)
-    begin = SequenceCache(cache.k, cache.v, none, where, reads_places())
+    begin = hold_sequence(cache, none, jnp.asarray(sequence, jnp.int32))
     capacity = cache.k.shape[3]
     chunks = (length[0] + size - 1) // size
     filled, *rest = jax.lax.fori_loop(0, chunks, feed, (begin, *_empty_rest(round, 1, capacity)))
     lengths = cache.length.at[sequence].set(length[0])
     return KVCache(filled.k, filled.v, lengths), *rest
+
+
+def hold_sequence(
+    cache: KVCache, length: jax.Array, sequence: jax.Array
+) -> SequenceCache | PartCache:
+    """Hold one sequence of a cache in place, for the chunks of its prompt.
+
+    Args:
+      length: int32 [1], its rows.
+      sequence: int32 [], which one it is.
+    """
+    # On a CPU, XLA would copy a cache that changes its shape in a loop over chunks.
+    kind = PartCache if reads_places() else SequenceCache
+    return kind(cache.k, cache.v, length, sequence)
 
 
 def feed_chunk(
@@ -217,9 +230,9 @@ def feed_chunk(
     start: jax.Array,
     length: jax.Array,
     known: jax.Array,
-    cache: SequenceCache,
+    cache: SequenceCache | PartCache,
     draft: Any,
-) -> tuple[SequenceCache, Any, ForwardOutput]:
+) -> tuple[SequenceCache | PartCache, Any, ForwardOutput]:
     """Run `prompt_chunk()` tokens of one prompt and cache them.
 
     Args:

@@ -91,7 +91,9 @@ def make_outputs(
     """Make an `Output` per prompt.
 
     Args:
-      rounds_only: whether `seconds.decode` is the time of rounds alone, which the policy may learn from.
+      seconds: of the call, the same for all its texts.
+      rounds_only: whether `seconds.decode` is the time of rounds alone, from which the policy may
+        learn.
     """
     host = jax.device_get(state.replace(cache=None, draft=None, counts=None))
     policy = _learned(session, state, host, seconds.decode if rounds_only else None)

@@ -36,5 +36,6 @@ def make_named(
     if (folder / HEADER).is_file():
         return load_policy(folder, about=about)
     raise ValueError(
-        f"unknown policy {name!r}: {choose_one(name, policy_forms())}, or give the folder of a saved one"
+        f"unknown policy {name!r}: {choose_one(name, policy_forms())}, "
+        "or give the folder of a saved one"
     )

@@ -9,14 +9,14 @@ from jaxspec.serve.live_costs import LiveCosts
 # Share of the newest drafted round in the averages. Drafted rounds of a trial that is not behind, and
 # plain ones of a trial, which show what they take.
 _NEW, _KNOWN, _PLAIN = 0.05, 8, 2
-# Drafting ends when it is behind plain rounds by the time of so many drafted ones. How many tokens a
-# round gives varies much, so fewer would often end what pays. What it is ahead counts up to as many, so
-# that a change is noticed. A visit of a trial counts at most so many times what its rounds cost: some
-# stall, whatever they do.
-_BEHIND, _STALLS = 6.0, 2.0
+# Drafting ends when it is behind plain rounds by the time of so many drafted ones. Rounds and texts
+# vary much in what they give: fewer would end what pays, often at one hard text. What it is ahead
+# counts up to as many, so that a change is noticed. A visit of a trial counts at most so many times
+# what its rounds cost: some stall, whatever they do.
+_BEHIND, _STALLS = 12.0, 2.0
 # Trials may cost this share of the time, if they then come after so many rounds. Rounds between two of
 # them, at least: at first, and after many that changed nothing.
-_SHARE, _FIRST, _LONGEST = 0.01, 64, 2048
+_SHARE, _FIRST, _LONGEST = 0.02, 64, 2048
 # Tokens after which what was seen while the drafter rests counts a third.
 _REMEMBERED = 512
 

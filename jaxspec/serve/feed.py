@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from jaxspec.core.cache import SequenceCache
+from jaxspec.core.cache import PartCache, SequenceCache
 from jaxspec.core.mesh import constrain
 from jaxspec.core.params import Params
 from jaxspec.core.state import KVCache
 from jaxspec.engine.capacity import prompt_chunk
 from jaxspec.engine.plan import DecodeConfig
-from jaxspec.engine.prefill import feed_chunk
+from jaxspec.engine.prefill import feed_chunk, hold_sequence
 from jaxspec.engine.quick_jit import quick_jit
 from jaxspec.serve.logprobs import make_ranked, rank_chunk
 from jaxspec.serve.slots import (
@@ -25,7 +25,8 @@ from jaxspec.serve.slots import (
     shapes_of_drafts,
     take_slot,
 )
-from pallas_kernels.registry import reads_places
+
+Held: TypeAlias = SequenceCache | PartCache
 
 
 @quick_jit(leave_out=True, static_argnames=("config", "count"), donate_argnames=("state",))
@@ -59,14 +60,14 @@ def feed(
     decode, (slot, start, end, root) = state.decode, where
     unembed, following = round.target_head.unembed, jnp.append(tokens[0, 1:], 0)
     cache = decode.cache
-    known = SequenceCache(cache.k, cache.v, start[None], slot, reads_places())
+    known = hold_sequence(cache, start[None], slot)
     draft = shapes = None
     if round.plan.drafter:
         shapes = shapes_of_drafts(params, config, cache.k.shape[3])
         new = round.plan.drafter.init(1, cache.k.shape[3], params.dtype)
         draft = _rewind(take_slot(decode.draft, shapes, slot), new, start, cache.k.shape[3])
 
-    def run(i: jax.Array, carry: tuple) -> tuple[SequenceCache, Any, jax.Array, jax.Array | None]:
+    def run(i: jax.Array, carry: tuple) -> tuple[Held, Any, jax.Array, jax.Array | None]:
         (cache, draft, broken, ranked), at = carry, start + i * size
         cache, draft, out = feed_chunk(round, tokens, at, end[None], end[None], cache, draft)
         if ranked is not None:

@@ -267,13 +267,13 @@ class Schedule:
         Returns:
           Whether it showed that drafting does not pay, so that drafters need not read on.
         """
-        if self._compiler.list_missing():  # which takes the processor from visits
+        if seconds is not None:
+            self._pace.observe(planned.drafts, len(report.rows), seconds)
+        if self._compiler.list_missing():  # what compiles takes the processor from rounds
             seconds = None
         if planned.drafts:
             made = [report.emitted.sum(), (report.emitted > 0).sum()]
             self._made = self._made * np.exp(-len(report.rows) / _REMEMBERED) + made
-        if seconds is not None:
-            self._pace.observe(planned.drafts, len(report.rows), seconds)
         if self._live:
             self._live[planned.part].observe(planned.drafts, report.rows, seconds)
         if self._tries and planned.drafts and seconds is not None and len(planned.kinds) == 1:

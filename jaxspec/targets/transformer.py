@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxspec.core.cache import PackedCache, SequenceCache
+from jaxspec.core.cache import PackedCache, PartCache, SequenceCache
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.state import KVCache
 from jaxspec.targets.layers import DecoderLayer, GatedMLP, RMSNorm, rope_table
@@ -76,7 +76,7 @@ class Transformer(nn.Module):
         self,
         tokens: jax.Array,
         positions: jax.Array,
-        cache: KVCache | SequenceCache | PackedCache | None = None,
+        cache: KVCache | SequenceCache | PartCache | PackedCache | None = None,
         mask: jax.Array | None = None,
         feature_layers: tuple[int, ...] = (),
         earlier: tuple[jax.Array, jax.Array, jax.Array] | None = None,

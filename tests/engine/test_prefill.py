@@ -13,7 +13,7 @@ from jaxspec.engine import prefill as module
 from jaxspec.engine.capacity import prompt_chunk
 from jaxspec.engine.session import prepare, run_prefill
 from pallas_kernels import reference
-from pallas_kernels.registry import reads_places, using
+from pallas_kernels.registry import using
 
 LENGTHS = (200, 3, 64, 65)
 
@@ -80,15 +80,12 @@ def test_one_sequence_of_a_cache_is_read_and_written_in_place():
     given = (q, new_k, new_v, places, None)
     alone = (cache.k[:, 3:], cache.v[:, 3:], 1, cache.length[3:], None)
     expected = reference.tree_attention(*given, alone)
-    prefix = one.replace(placed=True).prefix(1)
-    assert prefix[0] is cache.k
-    np.testing.assert_array_equal(reference.tree_attention(*given, prefix), expected)
-    assert reads_places()
-    with using("interpret"):
-        assert not reads_places()
-    prefix = one.prefix(1)
-    assert prefix[0].shape == (12, 1, 2, 9, 8)
-    np.testing.assert_array_equal(reference.tree_attention(*given, prefix), expected)
+    part = module.hold_sequence(cache, cache.length[3:], jnp.int32(3))
+    with using("interpret"):  # kernels that cannot read it by its place
+        assert type(module.hold_sequence(cache, part.length, part.sequence)) is SequenceCache
+    assert part.prefix(1)[0] is cache.k and one.prefix(1)[0].shape == (12, 1, 2, 9, 8)
+    for prefix in (part.prefix(1), one.prefix(1)):
+        np.testing.assert_array_equal(reference.tree_attention(*given, prefix), expected)
     rows = jnp.asarray(rng.normal(size=(3, 1, 3, 2, 8)), jnp.float32)
     after = append(one, rows, -rows, jnp.array([2]))
     assert after.length.tolist() == [8]

@@ -77,9 +77,9 @@ def observe(choice, drafts, tokens, rounds=1, seconds=None, busy=None):
 def test_while_the_drafter_rests_it_reads_new_requests_for_a_trial_only():
     choice = DraftChoice(make_live())
     assert choice.wants_followers() and choice.wants_drafts()
-    # A round takes three plain ones and gives two: each loses a third. 18 lose six whole ones.
-    assert [observe(choice, True, 2) for _ in range(18)] == [False] * 17 + [True]
-    # Trials may take a hundredth of the time, and this one lost 18 seconds.
+    # A round takes three plain ones and gives two: each loses a third. 36 lose twelve whole ones.
+    assert [observe(choice, True, 2) for _ in range(36)] == [False] * 35 + [True]
+    # Trials may take a fiftieth of the time, and this one lost 36 seconds.
     for _ in range(1800):
         assert not choice.wants_followers() and not choice.wants_drafts()
         assert not observe(choice, False, 1)
@@ -87,19 +87,19 @@ def test_while_the_drafter_rests_it_reads_new_requests_for_a_trial_only():
     # It waits until no request runs that the drafter has not read, however long.
     observe(choice, False, 1, rounds=50)
     assert choice.wants_followers() and choice.wants_drafts()
-    run_visits(choice, 2, 7)
+    run_visits(choice, 2, 13)
     assert not choice.wants_followers()
 
 
 def test_the_more_a_round_loses_the_sooner_drafting_ends():
-    # Each loses two thirds of three seconds; six rounds are 18.
+    # Each loses two thirds of three seconds; twelve rounds are 36.
     choice = DraftChoice(make_live())
-    assert [observe(choice, True, 1) for _ in range(9)] == [False] * 8 + [True]
-    assert choice._pause == pytest.approx(18 * 100)
+    assert [observe(choice, True, 1) for _ in range(18)] == [False] * 17 + [True]
+    assert choice._pause == pytest.approx(36 * 50)
     # A tenth of a second each.
     close = DraftChoice(make_live(drafted=(2.0, 3.0, 4.0), plain=(1.45,)))
-    assert not any(observe(close, True, 2) for _ in range(170))
-    assert any(observe(close, True, 2) for _ in range(20))
+    assert not any(observe(close, True, 2) for _ in range(340))
+    assert any(observe(close, True, 2) for _ in range(40))
 
     even = DraftChoice(make_live(drafted=(2.0, 3.0, 4.0), plain=(1.5,)))
     assert not observe(even, True, 2)
@@ -115,7 +115,7 @@ def test_a_trial_counts_what_its_visits_took_in_full():
     """
     choice = DraftChoice(make_live())
     assert not observe(choice, True, 2, seconds=5.0)  # three seconds lost, then one each
-    assert [observe(choice, True, 2, seconds=3.0) for _ in range(15)] == [False] * 14 + [True]
+    assert [observe(choice, True, 2, seconds=3.0) for _ in range(33)] == [False] * 32 + [True]
     stalled = DraftChoice(make_live())
     assert not observe(stalled, True, 2, seconds=100.0)
     assert stalled._lost == pytest.approx(4.0)
@@ -132,13 +132,13 @@ def test_what_reading_prompts_for_a_trial_takes_counts_as_its_loss():
     for _ in range(1800):
         assert not choice.wants_followers()
         observe(choice, False, 1, busy=1.2)  # prompts take a sixth of the time
-    for _ in range(30):
+    for _ in range(60):
         assert choice.wants_followers()
         observe(choice, False, 1, busy=1.6)  # the drafter reads them too
     while not observe(choice, True, 2, busy=3.0):
         pass
-    # Thirty plain rounds lost 0.4 seconds each, 18 drafted ones 0.6: 22.8 seconds.
-    assert choice._pause == pytest.approx(22.8 * 100, rel=0.01)
+    # Sixty plain rounds lost 0.4 seconds each, 36 drafted ones 0.6: 45.6 seconds.
+    assert choice._pause == pytest.approx(45.6 * 50, rel=0.01)
 
 
 def test_a_trial_comes_whatever_the_last_one_lost():
@@ -212,9 +212,9 @@ def test_a_trial_of_plain_rounds_counts_what_drafts_would_have_given():
     while choice.wants_drafts():
         observe(choice, True, 4)
         waited += 1
-    assert waited == 128  # 67 seconds are 22 rounds of three: fewer than trials are apart
+    assert waited == 128  # 33 seconds are 11 rounds of three: fewer than trials are apart
     observe(choice, False, 1, rounds=20)
-    assert choice._pause == pytest.approx(20 / 3 * 100)
+    assert choice._pause == pytest.approx(20 / 3 * 50)
 
 
 def test_a_change_brings_the_next_trial_forward():
@@ -275,7 +275,7 @@ def test_a_few_bad_rounds_do_not_end_what_pays():
 
 def test_drafting_stops_when_it_does_not_pay_and_is_tried_again():
     choice = DraftChoice(make_live())
-    run_visits(choice, 2, 7)  # of one, two and three rounds
+    run_visits(choice, 2, 13)  # of one, two and three rounds
     assert not choice.wants_drafts()
     drafted, speed = run_visits(choice, 2, 1000)
     assert 0 < drafted < 0.015 and speed > 0.98 * 4

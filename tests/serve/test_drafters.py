@@ -187,7 +187,7 @@ def test_what_waits_reaches_its_own_drafter(engine, alone, monkeypatch):
         made = []
         for one in (alone[name][0], engine):
             turns = iter([False, True] * 99)
-            drafts = "_drafts", lambda self, running, turns=turns: next(turns)
+            drafts = "_drafts", lambda self, running, part, turns=turns: next(turns)
             monkeypatch.setattr(Schedule, *drafts)
             ((tokens, _, drafted, _),) = run(one, with_method(REQUESTS[0], name))
             made.append((tokens, drafted))

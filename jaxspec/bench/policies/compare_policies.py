@@ -185,9 +185,8 @@ def _groups(contenders: Sequence[Method], against: str | None) -> list[list[Meth
     first, *others = contenders
     shared = [one for one in others if one.name == against]
     if against not in (None, first.name) and not shared:
-        raise ValueError(
-            f"no contender is called {against!r}: {choose_one(against, [one.name for one in contenders])}"
-        )
+        names = [one.name for one in contenders]
+        raise ValueError(f"no contender is called {against!r}: {choose_one(against, names)}")
     rest = [one for one in others if one.name != against]
     return [[first, *shared, *group[1:]] for group in group_methods([first, *rest])]
 
