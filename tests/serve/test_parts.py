@@ -102,6 +102,28 @@ def test_a_load_is_tried_if_what_drafts_gave_elsewhere_would_pay_there(mini, vis
         schedule._made[:] = 100 * made, 100
         assert schedule._may_pay(2) is pays
     assert schedule._may_pay(1)
+    schedule._made[:] = 130, 100
+    watch(engine, visits)
+    run(engine, *requests(2))
+    both = Variant("visit", 1, 4)
+    assert both not in engine._compiler._begun and not any(drafts for *_, drafts in visits)
+    schedule._made[:] = 1600, 1000
+    run(engine, *requests(2))
+    assert both in engine._compiler._begun
+    engine._compiler.wait([both])
+
+
+def test_what_rounds_take_while_programs_compile_teaches_no_costs(mini, visits, monkeypatch):
+    engine = make_engine(mini, **SHAPE)
+    engine.warm_up()
+    live, pace = engine._schedule._live[1], engine._schedule._pace
+    monkeypatch.setattr(engine._compiler, "list_missing", lambda: [Variant("clean")])
+    run(engine, requests(1)[0])
+    assert live.drafted.tolist() == pytest.approx([1.0, 1.001])
+    assert 0 < pace.seconds(drafts=True) < 0.5  # how long a visit may be goes by the clock
+    monkeypatch.undo()
+    run(engine, requests(1)[0])
+    assert live.drafted[0] < 1.0
 
 
 def test_requests_run_plain_before_the_rest_is_compiled(mini, expected, monkeypatch):
