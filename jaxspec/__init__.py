@@ -4,12 +4,12 @@ params = jaxspec.load("mini")
 print(jaxspec.decode(params, "Question: ").text)
 """
 
-from jaxspec.core import interrupts as _interrupts
+from jaxspec.core.runtime import interrupts as _interrupts
 
 if _interrupts.is_command():  # before the other imports, which take seconds
     _interrupts.watch()
 
-from jaxspec.core.distribution import check as _check_distribution
+from jaxspec.core.runtime.distribution import check as _check_distribution
 
 # Before what imports libraries, so that its message is the one that a reader sees.
 _check_distribution()
@@ -17,12 +17,12 @@ _check_distribution()
 __version__ = "0.1.0"
 
 from jaxspec import adapt, builders, policies
+from jaxspec.call.api import decode, stream
+from jaxspec.call.output import Output, Stats
+from jaxspec.call.warm import warmup
 from jaxspec.core.params import Params
 from jaxspec.core.state import Tree
-from jaxspec.engine.api import decode, stream
-from jaxspec.engine.output import Output, Stats
-from jaxspec.engine.plan import DecodeConfig
-from jaxspec.engine.warm import warmup
+from jaxspec.round.plan import DecodeConfig
 from jaxspec.zoo.checkpoint import load, save
 
 __all__ = [

@@ -75,28 +75,30 @@ def _anywhere(problem: Problem | None, device: Device) -> None:
     return None
 
 
-_PACKED = "pallas_kernels.packed_attention"
+_PACKED = "pallas_kernels.attention.packed_attention"
 _OPERATIONS = {
     "tree_attention": Operation(
         tuning.outside,
         {
             "triton": Implementation(
-                "pallas_kernels.tree_attention", "tree_attention", tuning.unsupported
+                "pallas_kernels.attention.tree_attention", "tree_attention", tuning.unsupported
             ),
             # On an H100 it was slower than the Triton kernel, see docs/gpu.md.
             "mosaic": Implementation(
-                "pallas_kernels.tree_attention_mosaic",
+                "pallas_kernels.attention.tree_attention_mosaic",
                 "tree_attention",
                 tuning.unsupported_mosaic,
                 automatic=False,
             ),
             "interpret": Implementation(
-                "pallas_kernels.tree_attention",
+                "pallas_kernels.attention.tree_attention",
                 "interpreted",
                 tuning.unsupported_shape,
                 automatic=False,
             ),
-            "blocks": Implementation("pallas_kernels.blocks", "tree_attention", _anywhere),
+            "blocks": Implementation(
+                "pallas_kernels.attention.blocks", "tree_attention", _anywhere
+            ),
             "reference": Implementation("pallas_kernels.reference", "tree_attention", _anywhere),
         },
     ),

@@ -204,7 +204,7 @@ def mosaic_tiles(problem: Problem, device: Device) -> Tiles:
 
 
 def live_steps(problem: Problem, device: Device) -> Steps:
-    """Choose the steps of `pallas_kernels.blocks` for `problem` on `device`."""
+    """Choose the steps of `pallas_kernels.attention.blocks` for `problem` on `device`."""
     capacity, on_gpu = problem.capacity, device.platform in ("cuda", "gpu")
     if on_gpu and problem.rows < LOOP_ROWS:
         # Each part is compiled. Attention costs at most four times what the live rows need.

@@ -10,11 +10,13 @@ from pair_toys import OF_TARGET, SIZES, VOCAB, WIDTH, bundle_of
 
 import jaxspec
 from jaxspec.adapt import AdaptOptions
-from jaxspec.adapt.cut import Shape, cut_segments
 from jaxspec.adapt.deciders import Decider, Decision
-from jaxspec.adapt.learner import LearnerOptions
-from jaxspec.adapt.segments import empty_ring, write_segment
+from jaxspec.adapt.learning.cut import Shape, cut_segments
+from jaxspec.adapt.learning.learner import LearnerOptions
+from jaxspec.adapt.learning.segments import empty_ring, write_segment
 from jaxspec.bench.architectures import _init_drafter
+from jaxspec.call.api import run_session
+from jaxspec.call.session import prepare
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.drafters.eagle3.config import EagleConfig
@@ -23,8 +25,6 @@ from jaxspec.drafters.jetspec.head import init_head
 from jaxspec.drafters.medusa.config import MedusaConfig
 from jaxspec.drafters.medusa.network import Medusa
 from jaxspec.drafters.specblock.config import SpecBlockConfig
-from jaxspec.engine.api import run_session
-from jaxspec.engine.session import prepare
 from training.drafters.falcon.model import init_falcon
 
 TARGET = TargetConfig(

@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxspec.engine.detokenize import Detokenizer
-from jaxspec.engine.output import DraftTree, TracedRound
-from jaxspec.engine.stops import Stops, find_stop
-from jaxspec.serve.counters import Counters
+from jaxspec.call.output import DraftTree, TracedRound
+from jaxspec.call.text.detokenize import Detokenizer
+from jaxspec.call.text.stops import Stops, find_stop
 from jaxspec.serve.requests import (
     InvalidRequest,
     QueueFull,
@@ -22,6 +21,7 @@ from jaxspec.serve.requests import (
     TokenLogprob,
     Update,
 )
+from jaxspec.serve.scheduling.counters import Counters
 
 EOS = 256
 KEPT = 1000

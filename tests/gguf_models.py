@@ -12,7 +12,7 @@ import gguf
 import numpy as np
 from golden_data import SHIPPED
 
-from jaxspec.io.safetensors_files import WeightFiles
+from jaxspec.io.files.safetensors_files import WeightFiles
 
 MODELS = SHIPPED / "targets"
 _ARCHITECTURES = {"llama": "llama", "qwen3": "qwen3", "qwen3_moe": "qwen3moe"}

@@ -64,7 +64,7 @@ def load_eagle(target_folder: Path, folder: Path) -> Any:
     from jaxspec.core.params import Params
     from jaxspec.drafters.eagle3.files import read
     from jaxspec.drafters.eagle3.hf_config import config_from_hf, for_target
-    from jaxspec.io.config_entries import read_entries
+    from jaxspec.io.weights.config_entries import read_entries
 
     target = jaxspec.load(target_folder, dtype="float32")
     config = for_target(config_from_hf(read_entries(folder / "config.json")), target.spec.target)

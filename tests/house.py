@@ -340,8 +340,8 @@ def main() -> None:
         print(f"modules that name each {part} outside its own (at most {MOST_NAMERS}{rest}):")
         for name, modules in found.items():
             print(f"  {name}: {len(modules)}  {', '.join(modules)}")
-    share = measure_annotated(LIBRARY / "engine")
-    print(f"annotated arguments in jaxspec/engine: {share:.1%} (at least {LEAST_ANNOTATED:.0%})")
+    share = measure_annotated(LIBRARY / "call")
+    print(f"annotated arguments in jaxspec/call: {share:.1%} (at least {LEAST_ANNOTATED:.0%})")
     print(f"tracked files: {measure_tracked():.1f} MiB (below {MOST_TRACKED_MIB:g})")
     wheel = measure_wheel()
     size = wheel if isinstance(wheel, str) else f"{wheel:.1f} MiB"

@@ -11,14 +11,14 @@ import numpy as np
 
 from jaxspec.core.config import DrafterConfig, TargetConfig
 from jaxspec.core.params import Params, Spec
-from jaxspec.core.sampling_settings import make_sampling
+from jaxspec.core.sampling.settings import make_sampling
 from jaxspec.core.state import Request
 from jaxspec.drafters import Drafter, DrafterRecord, Proposal
 from jaxspec.drafters.base import Lookahead
-from jaxspec.engine.draft import draft
-from jaxspec.engine.grow import grow
-from jaxspec.engine.plan import DecodeConfig
-from jaxspec.engine.round import make_round
+from jaxspec.round.context import make_round
+from jaxspec.round.draft import draft
+from jaxspec.round.grow import grow
+from jaxspec.round.plan import DecodeConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ import dataclasses
 import jax.numpy as jnp
 
 from jaxspec.drafters import Drafter, DrafterConfig, DrafterRecord, Proposal, simple_format
-from jaxspec.io.weight_map import Leaf
+from jaxspec.io.weights.weight_map import Leaf
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

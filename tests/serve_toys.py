@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxspec.call.resolve import resolve_config
 from jaxspec.core.params import Spec
-from jaxspec.engine.plan import make_plan
-from jaxspec.engine.resolve import resolve_config
+from jaxspec.round.plan import make_plan
 from jaxspec.serve import make_engine
-from jaxspec.serve.costs import Costs
+from jaxspec.serve.scheduling.costs import Costs
 
 PROMPT = tuple(b"def add(a, b):\n    return")
 SAMPLED = dict(temperature=0.8, top_k=7, seed=5)

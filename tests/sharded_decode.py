@@ -16,16 +16,16 @@ import numpy as np
 from sharded_toys import make_params
 
 import jaxspec
+from jaxspec.call.finish import run_to_end
+from jaxspec.call.session import matmul_precision, prepare, run_prefill
+from jaxspec.core.runtime.compilations import compilations
 from jaxspec.core.state import KVCache
-from jaxspec.engine.compilations import compilations
-from jaxspec.engine.finish import run_to_end
-from jaxspec.engine.loop import run
-from jaxspec.engine.session import matmul_precision, prepare, run_prefill
+from jaxspec.round.loop import run
 from jaxspec.serve import ServeRequest, make_engine
-from jaxspec.serve.costs import Costs
-from jaxspec.targets.quant import quantize_params
+from jaxspec.serve.scheduling.costs import Costs
+from jaxspec.targets.layouts.quant import quantize_params
 from jaxspec.targets.sharding.place import shard
-from pallas_kernels.aot_collectives import list_collectives
+from pallas_kernels.aot.collectives import list_collectives
 from training.drafters import records
 
 PROMPTS = [[4, 9, 2, 14, 4, 9], [7], [1, 2, 3], [11, 11]]

@@ -14,7 +14,9 @@ import pytest
 
 from jaxspec.bench import aot as tool
 from jaxspec.bench import aot_table
-from pallas_kernels import aot, aot_gpus, registry
+from pallas_kernels import registry
+from pallas_kernels.aot import compile as aot
+from pallas_kernels.aot import gpus as aot_gpus
 
 MIB = 2**20
 CAN, REASON = aot.available()
@@ -93,7 +95,7 @@ CALLS = [
     SHAPE | {"rows": 512, "capacity": 32768, "causal": True},
     SHAPE | {"rows": 512, "head_dim": 256, "dtype": "float16", "causal": True},
 ]
-ATTENTION = "pallas_kernels.aot_programs:make_attention_program"
+ATTENTION = "pallas_kernels.aot.programs:make_attention_program"
 # 64 rows of 16 slots, of up to 64 each: laid out by slot they would be 1024.
 PACKED = SHAPE | {"rows": 64, "batch": 16, "packed": 64}
 

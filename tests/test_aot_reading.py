@@ -1,6 +1,8 @@
 """What reports of compilation read out of XLA's and ptxas's texts; nothing is compiled."""
 
-from pallas_kernels import aot_hlo, aot_ptxas, aot_report
+from pallas_kernels.aot import hlo as aot_hlo
+from pallas_kernels.aot import ptxas as aot_ptxas
+from pallas_kernels.aot import report as aot_report
 
 THUNKS = """\
 001: kCopy  [source       | next=003 (2)] kCopy

@@ -11,7 +11,7 @@ from jaxspec.bench import aot, aot_virtual
 from jaxspec.bench.aot_shared import shared_loop
 from jaxspec.bench.aot_table import render_partitioned
 from jaxspec.cli.main import main
-from pallas_kernels.aot_lower import lower_on
+from pallas_kernels.aot.lower import lower_on
 
 # A layer of the target with 128 experts of 768 channels.
 CALL = {"arch": "qwen3-30b-a3b", "layers": 1, "method": "ar", "capacity": 256}

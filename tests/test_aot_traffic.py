@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from pallas_kernels.aot_traffic import count_traffic
+from pallas_kernels.aot.traffic import count_traffic
 
 HLO = """\
 %sum (a: f32[], b: f32[]) -> f32[] {

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from jaxspec.core import background
+from jaxspec.core.runtime import background
 
 # A sleep stands for XLA. The module is loaded alone, because JAX takes long to import.
 SCRIPT = """

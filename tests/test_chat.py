@@ -3,9 +3,9 @@
 import pytest
 
 import jaxspec
+from jaxspec.call import stream
+from jaxspec.call.stream import StreamedRound
 from jaxspec.cli import main as cli
-from jaxspec.engine import stream
-from jaxspec.engine.stream import StreamedRound
 from jaxspec.view.live import mark_round
 
 OPTIONS = ["--max-new-tokens", "12", "--budget", "4", "--drafter", "dflash"]

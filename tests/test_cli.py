@@ -19,12 +19,12 @@ import jaxspec
 from jaxspec.bench import benchmark
 from jaxspec.bench.calibrate import table_path, timed
 from jaxspec.bench.measure.scramble import scramble_drafter
+from jaxspec.call import resolve, session
 from jaxspec.cli import main as cli
 from jaxspec.cli import values
-from jaxspec.core import distribution as _distribution
+from jaxspec.core.runtime import distribution as _distribution
 from jaxspec.costs.round_costs import make_costs
-from jaxspec.engine import resolve, session
-from jaxspec.engine.plan import DecodeConfig
+from jaxspec.round.plan import DecodeConfig
 
 GOLDEN = SHIPPED
 MODEL = [

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import jaxspec
+from jaxspec.call.resolve import resolve_config
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params, Spec
 from jaxspec.drafters import record_of, records
@@ -18,8 +19,7 @@ from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.drafters.dflash2.config import DFlash2Config
 from jaxspec.drafters.dflash2.files import init_variables as init_dflash2
 from jaxspec.drafters.dspark.shapes import init_variables, published_config
-from jaxspec.engine.plan import drafter_forwards, make_plan
-from jaxspec.engine.resolve import resolve_config
+from jaxspec.round.plan import drafter_forwards, make_plan
 from jaxspec.targets.transformer import Transformer
 from training.drafters import named
 from training.drafters import records as trained_records

@@ -13,7 +13,7 @@ from short_models import shorten
 from slow_cases import slow_except
 
 import jaxspec
-from jaxspec.engine import verify
+from jaxspec.round import verify
 
 GOLDEN = SHIPPED
 PROMPTS = [[117, 142, 122, 64, 240, 19], [3], list(range(40, 75)), [9, 8, 7]]
@@ -129,8 +129,8 @@ def test_max_new_tokens_is_exact(params, limit, options):
 
 
 def test_nothing_beyond_the_end_is_cached(params):
-    from jaxspec.engine.finish import run_to_end
-    from jaxspec.engine.session import prepare, run_prefill
+    from jaxspec.call.finish import run_to_end
+    from jaxspec.call.session import prepare, run_prefill
 
     session = prepare(params, PROMPTS, max_new_tokens=40, **METHODS[0])
     state = run_to_end(session, run_prefill(session)).state
@@ -182,7 +182,7 @@ def test_long_prompts_go_through_in_chunks(params, monkeypatch):
     # The same prompt in one piece.
     jax.clear_caches()
     for module in ("capacity", "prefill"):
-        monkeypatch.setattr(f"jaxspec.engine.{module}.prompt_chunk", lambda: 1024)
+        monkeypatch.setattr(f"jaxspec.call.{module}.prompt_chunk", lambda: 1024)
     whole = jaxspec.decode(params, prompt, max_new_tokens=12, budget=32, block_size=7)
     assert whole.tokens == outs[0].tokens
 

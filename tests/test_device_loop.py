@@ -11,10 +11,10 @@ from short_models import shorten
 from slow_cases import slow_except
 
 import jaxspec
+from jaxspec.call.session import prepare, run_prefill
 from jaxspec.costs.round_costs import make_costs
-from jaxspec.engine.loop import run
-from jaxspec.engine.session import prepare, run_prefill
 from jaxspec.policies.bastion.controller import make_bastion
+from jaxspec.round.loop import run
 
 GOLDEN = SHIPPED / "dflash"
 

@@ -7,9 +7,9 @@ import pytest
 from golden_data import SHIPPED
 
 import jaxspec
+from jaxspec.call.output import DraftTree, Output, Stats, TracedRound
 from jaxspec.cli import main as cli
 from jaxspec.costs.round_costs import make_costs
-from jaxspec.engine.output import DraftTree, Output, Stats, TracedRound
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.view import notebook
 from jaxspec.view import text as text_view

@@ -8,10 +8,10 @@ import numpy as np
 from golden_data import arrays, golden, numbers, target_of
 
 import jaxspec
+from jaxspec.acceptance import accept_match
 from jaxspec.core.cache import allocate, append, gather_path
 from jaxspec.core.state import Tree
 from jaxspec.core.tree import ancestor_words
-from jaxspec.engine.acceptance import accept_match
 from jaxspec.targets.transformer import Transformer
 from pallas_kernels.reference import unpack_mask
 

@@ -9,7 +9,7 @@ import pytest
 
 import jaxspec
 from jaxspec.bench.measure.prompt_files import read_prompts
-from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.io.text.tokenizer import load_tokenizer
 
 PER_DOMAIN = int(os.environ.get("JAXSPEC_HELDOUT_LIMIT", "30"))
 METHODS = [

@@ -13,7 +13,9 @@ WINGS = ("jaxspec", "pallas_kernels", "training")
 # What each package may import from the project's other packages. `training` may import them all.
 BASE = {"jaxspec.core", "jaxspec.io", "pallas_kernels"}
 MODELS = BASE | {"jaxspec.targets", "jaxspec.drafters"}
-ENGINE = MODELS | {"jaxspec.builders", "jaxspec.costs", "jaxspec.policies", "jaxspec.engine"}
+ROUND = MODELS | {"jaxspec.builders", "jaxspec.costs", "jaxspec.policies", "jaxspec.acceptance"}
+CALL = ROUND | {"jaxspec.round"}
+ENGINE = CALL | {"jaxspec.call"}
 ALLOWED = {
     "pallas_kernels": set(),
     "jaxspec.core": set(),
@@ -23,7 +25,9 @@ ALLOWED = {
     "jaxspec.builders": {"jaxspec.core", "pallas_kernels"},
     "jaxspec.costs": {"jaxspec.core", "jaxspec.io"},
     "jaxspec.policies": {"jaxspec.core", "jaxspec.io", "jaxspec.costs"},
-    "jaxspec.engine": ENGINE,
+    "jaxspec.acceptance": BASE,
+    "jaxspec.round": ROUND,
+    "jaxspec.call": CALL,
     "jaxspec.view": ENGINE,
     "jaxspec.zoo": ENGINE,
     "jaxspec.adapt": ENGINE,
@@ -124,7 +128,7 @@ def package_cycles(arrows: dict[tuple[str, str], str]) -> list[str]:
 
 
 def wing_of(module: str) -> str:
-    """jaxspec.engine, training.rl, pallas_kernels, …: the packages that a reader sees first."""
+    """jaxspec.call, training.rl, pallas_kernels, …: the packages that a reader sees first."""
     parts = package_of(module).split(".")
     return ".".join(parts[:2])
 
@@ -168,14 +172,14 @@ def test_heavy_libraries_are_imported_inside_functions():
 def test_rules():
     """The rules themselves: what they must allow and refuse."""
     assert forbidden("jaxspec.builders.chain", "jaxspec.drafters.registry")
-    assert forbidden("jaxspec.core.tree", "jaxspec.engine.loop")
-    assert forbidden("jaxspec.engine.loop", "training.loop")
-    assert forbidden("jaxspec.engine.loop", "jaxspec.bench.measure.decodes")
-    assert forbidden("jaxspec.policies.store", "jaxspec.engine.loop")
+    assert forbidden("jaxspec.core.tree", "jaxspec.round.loop")
+    assert forbidden("jaxspec.round.loop", "training.loop")
+    assert forbidden("jaxspec.round.loop", "jaxspec.bench.measure.decodes")
+    assert forbidden("jaxspec.policies.store", "jaxspec.round.loop")
     assert forbidden("pallas_kernels.reference", "jaxspec.core.config")
-    assert not forbidden("jaxspec.engine.loop", "jaxspec.drafters.registry")
+    assert not forbidden("jaxspec.round.loop", "jaxspec.drafters.registry")
     assert not forbidden("jaxspec.drafters.dflash.drafter", "jaxspec.targets.layers")
-    assert not forbidden("training.loop", "jaxspec.engine.loop")
+    assert not forbidden("training.loop", "jaxspec.round.loop")
 
 
 def test_cycles_are_found():
@@ -187,8 +191,8 @@ def test_cycles_are_found():
 @pytest.mark.parametrize(
     ("line", "module", "is_package", "expected"),
     [
-        ("from jaxspec.core import tree", "jaxspec.engine.loop", False, "jaxspec.core.tree"),
-        ("from jaxspec.core.config import X", "jaxspec.engine.loop", False, "jaxspec.core.config"),
+        ("from jaxspec.core import tree", "jaxspec.round.loop", False, "jaxspec.core.tree"),
+        ("from jaxspec.core.config import X", "jaxspec.round.loop", False, "jaxspec.core.config"),
         ("from . import layers", "jaxspec.targets.moe", False, "jaxspec.targets.layers"),
         ("from .layers import Linear", "jaxspec.targets", True, "jaxspec.targets.layers"),
         ("from ..core.config import X", "jaxspec.targets.moe", False, "jaxspec.core.config"),

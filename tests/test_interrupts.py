@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxspec.core import interrupts
+from jaxspec.core.runtime import interrupts
 
 # The latter two before this project's first line, while Python starts.
 ENDED = (interrupts.STATUS, -signal.SIGINT, 1)
@@ -247,7 +247,7 @@ def interrupt_first_call(command, folder, after, sees="", *options):
 
 @pytest.mark.parametrize("after", [0.0, 0.3])
 def test_a_command_ends_while_it_is_imported(tmp_path, after):
-    command, sees = [*GENERATE, "mini"], "jaxspec.core.distribution"
+    command, sees = [*GENERATE, "mini"], "jaxspec.core.runtime.distribution"
     ended = interrupt_first_call(command, tmp_path, after, sees, "-X", "importtime")
     assert ended.status == interrupts.STATUS
     assert "Traceback" not in ended.errors and not ended.left

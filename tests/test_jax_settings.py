@@ -12,12 +12,17 @@ from sharded_toys import make_params
 
 import jaxspec
 from jaxspec.cli.main import main
-from jaxspec.core import jax_settings
-from jaxspec.core.jax_settings import SETTINGS, find_changed, own_process, under_own_settings
+from jaxspec.core.runtime import jax_settings
+from jaxspec.core.runtime.jax_settings import (
+    SETTINGS,
+    find_changed,
+    own_process,
+    under_own_settings,
+)
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.policies import make_bastion
 from jaxspec.serve import ServeRequest, make_engine
-from jaxspec.serve.costs import Costs
+from jaxspec.serve.scheduling.costs import Costs
 
 OTHERS = {
     "jax_enable_x64": True,

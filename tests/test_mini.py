@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jaxspec
-from jaxspec.engine import start as engine_start
+from jaxspec.call import start as engine_start
 from jaxspec.io.hub import ZOO, shipped
 
 PROMPT = "Question: Tom has 3 apples and buys 5 more. How many apples does he have?\nAnswer:"

@@ -5,7 +5,7 @@ import pytest
 import jaxspec
 from jaxspec.builders.parse import parse_builder
 from jaxspec.cli.main import main
-from jaxspec.core.near_miss import choose_one, find_near_miss, naming_options
+from jaxspec.core.runtime.near_miss import choose_one, find_near_miss, naming_options
 from jaxspec.policies.named import make_named
 from jaxspec.serve import make_engine
 from jaxspec.zoo.places import resolve_model

@@ -14,7 +14,7 @@ import pytest
 
 import jaxspec
 from jaxspec.cli.main import main
-from jaxspec.core import distribution as _distribution
+from jaxspec.core.runtime import distribution as _distribution
 from jaxspec.zoo import places
 
 ROOT = Path(__file__).parent.parent
@@ -223,7 +223,9 @@ def test_hints_install_something(monkeypatch, tmp_path):
     """The distribution is on no index: its name alone would not."""
     monkeypatch.chdir(ROOT)
     assert _distribution.how_to_install("serve", "fastapi") == "pip install -e '.[serve]'"
-    monkeypatch.setattr(_distribution, "__file__", str(tmp_path / "jaxspec/core/distribution.py"))
+    monkeypatch.setattr(
+        _distribution, "__file__", str(tmp_path / "jaxspec/core/runtime/distribution.py")
+    )
     lines = ["jax>=0.7", "optax>=0.2; extra == 'train'", 'httpx>=1; extra == "serve"', "tyro"]
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: lines)
     assert _distribution.how_to_install("train", "optax") == "pip install 'optax>=0.2'"

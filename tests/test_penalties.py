@@ -11,10 +11,16 @@ from short_models import load_short
 from verify_trees import make_tree, stack
 
 import jaxspec
-from jaxspec.core.adjust import count_generated, count_prompt, forbid, list_paths, penalise
-from jaxspec.core.noise import gumbel, sequence_keys
-from jaxspec.core.sampling_settings import Penalties, make_sampling
-from jaxspec.engine.token_ids import number_sequences
+from jaxspec.call.text.token_ids import number_sequences
+from jaxspec.core.sampling.noise import gumbel, sequence_keys
+from jaxspec.core.sampling.penalties import (
+    count_generated,
+    count_prompt,
+    forbid,
+    list_paths,
+    penalise,
+)
+from jaxspec.core.sampling.settings import Penalties, make_sampling
 
 PROMPTS = [list(b"def add(a, b):\n    return"), list(b"1 2 3 1 2 3")]
 PENALTIES = dict(presence_penalty=0.6, frequency_penalty=0.35, repetition_penalty=1.3)

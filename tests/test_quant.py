@@ -21,11 +21,9 @@ from jaxspec.cli.main import main
 from jaxspec.core.params import Params
 from jaxspec.drafters.eagle3 import files as eagle
 from jaxspec.drafters.eagle3 import hf_config as eagle_config
-from jaxspec.io.safetensors_files import WeightFiles, read_json
-from jaxspec.targets.hf_config import target_config
-from jaxspec.targets.linear import multiply_kernel
-from jaxspec.targets.moe import mix_experts
-from jaxspec.targets.quant import (
+from jaxspec.io.files.safetensors_files import WeightFiles, read_json
+from jaxspec.targets.families.hf_config import target_config
+from jaxspec.targets.layouts.quant import (
     COLLECTION,
     KINDS,
     contracted_axis,
@@ -33,6 +31,8 @@ from jaxspec.targets.quant import (
     quantize,
     quantize_params,
 )
+from jaxspec.targets.linear import multiply_kernel
+from jaxspec.targets.moe import mix_experts
 from jaxspec.targets.transformer import Transformer
 from jaxspec.targets.weights import from_hf
 

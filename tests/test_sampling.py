@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from jaxspec.core.filters import (
+from jaxspec.core.sampling.filters import (
     _halve_in_a_loop,
     _search_four_bits,
     find_threshold,
     find_threshold_of_few,
 )
-from jaxspec.core.mixed_sampling import process_mixed
-from jaxspec.core.noise import gumbel, random_bits, sequence_keys, uniform
-from jaxspec.core.sampling import argmax, draw, process
-from jaxspec.core.sampling_settings import MIXED, SamplingSpec, SamplingValues, make_sampling
+from jaxspec.core.sampling.mixed_sampling import process_mixed
+from jaxspec.core.sampling.noise import gumbel, random_bits, sequence_keys, uniform
+from jaxspec.core.sampling.sampling import argmax, draw, process
+from jaxspec.core.sampling.settings import MIXED, SamplingSpec, SamplingValues, make_sampling
 
 _process = jax.jit(process, static_argnums=1)
 _gumbel = jax.jit(gumbel, static_argnums=2)

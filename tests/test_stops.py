@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from jaxspec.call.text.stops import Stops, find_stop
+from jaxspec.call.text.streamed_text import StreamedText
+from jaxspec.call.text.token_ids import is_batch, number_sequences, pad, to_ids
 from jaxspec.core.config import TargetConfig
-from jaxspec.engine.stops import Stops, find_stop
-from jaxspec.engine.streamed_text import StreamedText
-from jaxspec.engine.token_ids import is_batch, number_sequences, pad, to_ids
 
 
 def spell(tokens):

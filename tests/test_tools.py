@@ -16,8 +16,8 @@ from safetensors.numpy import load_file, save_file
 
 import jaxspec
 from jaxspec.cli import main as cli
+from jaxspec.io.files.safetensors_files import WEIGHTS, read_json
 from jaxspec.io.hub import shipped
-from jaxspec.io.safetensors_files import WEIGHTS, read_json
 from jaxspec.zoo import families
 from jaxspec.zoo.convert import convert
 from jaxspec.zoo.doctor import diagnose, render_diagnosis

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxspec.core.top_k import _places, _places_on_cpu, top_k
+from jaxspec.core.sampling.top_k import _places, _places_on_cpu, top_k
 
 
 def rows_with(kind, count):
@@ -28,7 +28,7 @@ SIZES = ((100, 16), (100, 100), (1500, 17), (7000, 64), (40_000, 63), (40_000, 7
 @pytest.mark.parametrize("kind", ("distinct", "ties", "excluded"))
 @pytest.mark.parametrize(("count", "k"), SIZES)
 def test_top_k_is_exact_with_ties_to_the_lower_index(count, k, kind, monkeypatch):
-    monkeypatch.setattr("jaxspec.core.top_k._PAIRS", 2**22)
+    monkeypatch.setattr("jaxspec.core.sampling.top_k._PAIRS", 2**22)
     x = rows_with(kind, count)
     order = np.argsort(-x, axis=-1, kind="stable")[..., :k]
     for find in (_places, _places_on_cpu):

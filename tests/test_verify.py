@@ -15,17 +15,17 @@ from hypothesis import given, settings
 from slow_cases import slow_except
 from verify_trees import make_tree, stack
 
-from jaxspec.core.noise import gumbel, sequence_keys, uniform
-from jaxspec.core.sampling import argmax, draw, process
-from jaxspec.core.sampling_settings import make_sampling
-from jaxspec.engine.acceptance import (
+from jaxspec.acceptance import (
     accept_match,
     accept_rejection,
     accept_sequential,
     sample_candidates,
 )
-from jaxspec.engine.acceptance.rejection import RANK_DECAY
-from jaxspec.engine.acceptance.sequential import walk_sequential
+from jaxspec.acceptance.rejection import RANK_DECAY
+from jaxspec.acceptance.sequential import walk_sequential
+from jaxspec.core.sampling.noise import gumbel, sequence_keys, uniform
+from jaxspec.core.sampling.sampling import argmax, draw, process
+from jaxspec.core.sampling.settings import make_sampling
 
 _match = jax.jit(accept_match, static_argnums=2)
 
@@ -395,8 +395,8 @@ def test_candidates_are_drawn_without_replacement_and_scored_by_rank():
 
 def test_rules_draw_apart_from_the_shared_noise():
     """No bits of the rules' noise are those of a position's Gumbel noise, or of another round."""
-    from jaxspec.core.noise import fold_in, random_bits
-    from jaxspec.engine.acceptance.noise import ACCEPT, BONUS, CANDIDATES, fold_round_keys
+    from jaxspec.acceptance.noise import ACCEPT, BONUS, CANDIDATES, fold_round_keys
+    from jaxspec.core.sampling.noise import fold_in, random_bits
 
     keys = sequence_keys(0, jnp.arange(2, dtype=jnp.uint32))
     streams = [random_bits(fold_in(keys, jnp.full(2, p)), 64) for p in range(5)]

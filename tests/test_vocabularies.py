@@ -22,8 +22,8 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params, Spec
 from jaxspec.drafters.base import Committed, TargetHead
 from jaxspec.drafters.registry import make_drafter
-from jaxspec.io.safetensors_files import WEIGHTS
-from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.io.files.safetensors_files import WEIGHTS
+from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.serve.checks import DraftLimits, Limits, check_request
 from jaxspec.serve.requests import InvalidRequest, ServeRequest
 from jaxspec.targets.transformer import Transformer

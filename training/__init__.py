@@ -7,6 +7,6 @@ recipes. They share `loop` (steps, checkpoints, exact resumption), `sharding` an
 `drafters` has a place for each drafter. They need the `train` extra.
 """
 
-from jaxspec.core.distribution import TRAIN, require
+from jaxspec.core.runtime.distribution import TRAIN, require
 
 require("train", *TRAIN, importer=__name__)

@@ -12,7 +12,7 @@ import numpy as np
 import jaxspec
 from jaxspec.bench.measure.prompt_files import LabelledPrompt, read_prompts
 from jaxspec.core.params import Params
-from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.io.text.tokenizer import load_tokenizer
 
 
 @dataclasses.dataclass

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxspec.io.chat_template import Rendered, render_chat
-from jaxspec.io.tokenizer_files import read_tokenizer
+from jaxspec.io.text.chat_template import Rendered, render_chat
+from jaxspec.io.text.tokenizer_files import read_tokenizer
 
 from .data import DataError
 from .samples import DataRecord

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from jaxspec.io.atomic import save_step
+from jaxspec.io.files.atomic import save_step
 
 
 class TrainingError(ValueError):

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxspec.core.jax_settings import own_process
+from jaxspec.core.runtime.jax_settings import own_process
 
 
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
     """Exit with one line for errors that the user can fix.
 
-    These are bad options, bad data, missing files and full disks. `jaxspec.core.interrupts` ends a
+    These are bad options, bad data, missing files and full disks. `jaxspec.core.runtime.interrupts` ends a
     command on Ctrl-C.
     """
     try:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxspec.io.json_records import BrokenRecord, read_objects
+from jaxspec.io.text.json_records import BrokenRecord, read_objects
 
 
 class DataError(ValueError):

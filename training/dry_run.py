@@ -6,8 +6,8 @@ import jax
 import numpy as np
 
 from jaxspec.core.params import Params, Spec
-from jaxspec.io.config_entries import read_entries
-from jaxspec.targets.hf_config import target_config
+from jaxspec.io.weights.config_entries import read_entries
+from jaxspec.targets.families.hf_config import target_config
 from jaxspec.targets.transformer import Transformer
 from jaxspec.zoo.checkpoint import default_dtype
 from jaxspec.zoo.places import resolve_model

@@ -19,7 +19,7 @@ import numpy as np
 from tqdm import tqdm
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.engine.quick_jit import quick_jit
+from jaxspec.round.quick_jit import quick_jit
 
 from .data import DataError
 from .packing import PackedRows

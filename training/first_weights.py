@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params
 from jaxspec.drafters.files import for_target, load_drafter, read_config
-from jaxspec.io.config_entries import read_entries
+from jaxspec.io.weights.config_entries import read_entries
 
 from .drafters import TrainingRecord
 from .model_options import ModelOptions

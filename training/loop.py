@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxspec.core.processes import HostOptions
-from jaxspec.engine.quick_jit import QuickJit
+from jaxspec.core.runtime.processes import HostOptions
+from jaxspec.round.quick_jit import QuickJit
 
 from . import sharding
 from .checkpoints import Checkpoints, TrainingError
@@ -42,7 +42,7 @@ class LoopOptions:
         devices share its cores, gain little, and can block each other on a busy machine.
       fsdp: devices over which parameters and optimizer state are split, and the batch too.
       shard_frozen: split the frozen target over `fsdp` too.
-      hosts: see `jaxspec.core.processes.HostOptions`.
+      hosts: see `jaxspec.core.runtime.processes.HostOptions`.
       stop_after: stop cleanly after this step, to continue later.
       changed: options that may differ from those of the checkpoint to continue from, for example
         `steps` to plan anew.

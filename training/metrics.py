@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from jaxspec.io.atomic import write_text
+from jaxspec.io.files.atomic import write_text
 
 
 def count_tokens(batch) -> int:

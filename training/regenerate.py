@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 import jaxspec
 from jaxspec.core.params import Params
-from jaxspec.io.json_records import SETTINGS
+from jaxspec.io.text.json_records import SETTINGS
 
 from .chat import ChatFormat, make_format
 from .command import one_line_errors

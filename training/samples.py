@@ -1,6 +1,6 @@
 """Records of training data, in the forms in which conversations and texts are published.
 
-A file holds JSON Lines or one JSON array, see `jaxspec.io.json_records`, of these records:
+A file holds JSON Lines or one JSON array, see `jaxspec.io.text.json_records`, of these records:
 
 - {"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]}; the key
   may also be `conversations`, `conversation` or `dialog`. `system` beside it is a first message,
@@ -17,7 +17,7 @@ A file holds JSON Lines or one JSON array, see `jaxspec.io.json_records`, of the
 
 The form of a record is found by its keys, in the order tokens, messages, prompt, turns, question,
 instruction, text. Any record may have a `domain`. A first line with the key `settings` says how the
-file was made and is skipped. Names of roles are those of `jaxspec.io.messages`, and `roles` adds to them.
+file was made and is skipped. Names of roles are those of `jaxspec.io.text.messages`, and `roles` adds to them.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxspec.io.json_records import BrokenRecord, read_objects
-from jaxspec.io.messages import (
+from jaxspec.io.text.json_records import BrokenRecord, read_objects
+from jaxspec.io.text.messages import (
     UnknownRole,
     check_roles,
     read_conversation,
     read_instruction,
     read_messages,
 )
-from jaxspec.io.surrogates import replace_surrogates
+from jaxspec.io.text.surrogates import replace_surrogates
 
 from .data import DataError
 
@@ -102,7 +102,7 @@ def read_records(path: Path | str, roles: Mapping[str, str] | None = None) -> li
 
     Args:
       path: .jsonl or .json, or either gzipped.
-      roles: further names of roles, see `jaxspec.io.messages.read_messages`.
+      roles: further names of roles, see `jaxspec.io.text.messages.read_messages`.
 
     Raises:
       DataError: the file is missing or holds no records, or a record is broken, of no known form or

@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from jaxspec.core import interrupts
+from jaxspec.core.runtime import interrupts
 
 
 class StopRequest:

@@ -23,8 +23,8 @@ import jax
 import tyro
 
 from jaxspec.bench.measure.prompt_files import read_prompts
-from jaxspec.io.atomic import write_text
-from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.io.files.atomic import write_text
+from jaxspec.io.text.tokenizer import load_tokenizer
 
 from .acceptance import EvalOptions, count_rounds, pool_rounds
 from .command import check_made_with, one_line_errors

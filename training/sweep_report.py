@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxspec.io.atomic import write_text
+from jaxspec.io.files.atomic import write_text
 
 from .metrics import read_metrics
 from .sweep_pairs import paired_tables

@@ -9,7 +9,7 @@ import dataclasses
 import json
 from pathlib import Path
 
-from jaxspec.io.atomic import staging
+from jaxspec.io.files.atomic import staging
 
 from .command import one_line_errors
 from .data import read_documents

@@ -20,11 +20,11 @@ from typing import Any, Literal
 import jax
 
 import jaxspec
-from jaxspec.core.jax_settings import under_own_settings
 from jaxspec.core.params import Params
-from jaxspec.core.processes import connect
-from jaxspec.io.atomic import staging
-from jaxspec.io.training_cost import write_training_cost
+from jaxspec.core.runtime.jax_settings import under_own_settings
+from jaxspec.core.runtime.processes import connect
+from jaxspec.io.files.atomic import staging
+from jaxspec.io.weights.training_cost import write_training_cost
 
 from .acceptance import EvalOptions, make_evaluate
 from .command import one_line_errors

@@ -18,7 +18,7 @@ import numpy as np
 import optax
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.core.processes import connect
+from jaxspec.core.runtime.processes import connect
 from jaxspec.targets.transformer import Transformer
 
 from .command import one_line_errors

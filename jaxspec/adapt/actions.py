@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from jaxspec.core.near_miss import choose_one
+from jaxspec.core.runtime.near_miss import choose_one
 
 HEAD, FULL, SKIP, BOTH = "head", "full", "skip", "both"
 ACTIONS = (HEAD, FULL)

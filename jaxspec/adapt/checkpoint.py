@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from jaxspec.io.atomic import save_step
+from jaxspec.io.files.atomic import save_step
 
 
 class VersionFiles:

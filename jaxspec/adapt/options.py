@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 
 from jaxspec.adapt.actions import ACTIONS
-from jaxspec.adapt.cut import Shape
 from jaxspec.adapt.deciders.base import ROOM
-from jaxspec.adapt.learner import LearnerOptions
+from jaxspec.adapt.learning.cut import Shape
+from jaxspec.adapt.learning.learner import LearnerOptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +22,7 @@ class AdaptOptions:
       tested: newest segments whose held-out positions a test reads, besides those of the update.
         They are of older text as well, so an update that forgets it loses.
       segments: segments that are kept on the device, the newest ones.
-      rows: rows per sequence that a decode call gathers, see `jaxspec.engine.evidence`.
+      rows: rows per sequence that a decode call gathers, see `jaxspec.round.evidence`.
       versions: published versions that are kept for a rollback, besides the first.
 
     Raises:

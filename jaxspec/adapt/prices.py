@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from jaxspec.adapt.actions import ACTIONS
-from jaxspec.adapt.segments import Segments
+from jaxspec.adapt.learning.segments import Segments
 from jaxspec.adapt.updates import POSITIONS, Trainer
 
 # Forward passes that a gradient step takes as long as: one, and a backward pass of about two.

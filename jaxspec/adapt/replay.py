@@ -9,8 +9,8 @@ from jaxspec.adapt.deciders import Decider, Decision, make_decider
 from jaxspec.adapt.deciders.scripted import make_scripted
 from jaxspec.adapt.options import AdaptOptions
 from jaxspec.adapt.session import Event, Session
+from jaxspec.call.text.token_ids import Prompt
 from jaxspec.core.params import Params
-from jaxspec.engine.token_ids import Prompt
 
 
 def replay(

@@ -10,8 +10,8 @@ from jaxspec.adapt.checkpoint import VersionFiles, check_record
 from jaxspec.adapt.publish import copy_weights, identify_weights, publish
 from jaxspec.adapt.updates import Trainer
 from jaxspec.adapt.versions import Versions
-from jaxspec.core.near_miss import choose_one
 from jaxspec.core.params import Params
+from jaxspec.core.runtime.near_miss import choose_one
 from jaxspec.drafters.registry import record_of
 
 

@@ -15,24 +15,24 @@ from typing import Any
 import numpy as np
 
 from jaxspec.adapt.actions import SKIP, check_unshared
-from jaxspec.adapt.cut import cut_segments
 from jaxspec.adapt.deciders import Decider, Decision, Query, Update, make_decider
 from jaxspec.adapt.deciders.base import is_full
-from jaxspec.adapt.evidence import Buffers
+from jaxspec.adapt.learning.cut import cut_segments
+from jaxspec.adapt.learning.evidence import Buffers
 from jaxspec.adapt.meter import Meter
 from jaxspec.adapt.options import AdaptOptions
 from jaxspec.adapt.prices import Prices, price_updates
 from jaxspec.adapt.publish import hash_weights
 from jaxspec.adapt.served import Served, check_method, copy_drafter
 from jaxspec.adapt.updates import is_finite, make_trainer
-from jaxspec.core.jax_settings import under_own_settings
+from jaxspec.call.api import run_session
+from jaxspec.call.arguments import check_seed
+from jaxspec.call.output import Output
+from jaxspec.call.session import prepare
+from jaxspec.call.text.token_ids import Prompt, Prompts, is_batch
 from jaxspec.core.params import Params, check_params
-from jaxspec.engine.api import run_session
-from jaxspec.engine.arguments import check_seed
-from jaxspec.engine.compilations import compile_seconds
-from jaxspec.engine.output import Output
-from jaxspec.engine.session import prepare
-from jaxspec.engine.token_ids import Prompt, Prompts, is_batch
+from jaxspec.core.runtime.compilations import compile_seconds
+from jaxspec.core.runtime.jax_settings import under_own_settings
 from jaxspec.targets.sharding.place import refuse
 
 # What a session shows after every query: plain values, no text.

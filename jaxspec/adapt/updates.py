@@ -14,11 +14,11 @@ import numpy as np
 
 from jaxspec.adapt.deciders.base import Decider
 from jaxspec.adapt.gate import Flips, count_flips
-from jaxspec.adapt.learner import Learner, LearnerOptions, Train, make_learner
+from jaxspec.adapt.learning.learner import Learner, LearnerOptions, Train, make_learner
+from jaxspec.adapt.learning.segments import Segments
 from jaxspec.adapt.publish import copy_weights
-from jaxspec.adapt.segments import Segments
 from jaxspec.core.params import Params
-from jaxspec.engine.compilations import compilations
+from jaxspec.core.runtime.compilations import compilations
 
 # Positions of a pass or a gradient step, as both are counted.
 POSITIONS = 128

@@ -10,9 +10,9 @@ from typing import Any
 
 from jaxspec.bench.aot_options import describe_call
 from jaxspec.bench.aot_programs import decode_loop
-from jaxspec.engine.arguments import check_budget, check_count
+from jaxspec.call.arguments import check_budget, check_count
 from jaxspec.targets.sharding.shares import choose_experts, widen
-from pallas_kernels.aot import compile_report
+from pallas_kernels.aot.compile import compile_report
 
 _FACTORIES = {
     "rounds": "aot_programs:decode_loop",
@@ -35,7 +35,7 @@ def compile_decode_loop(
     rows: int | None = None,
     **options,
 ) -> dict[str, Any]:
-    """Compile `decode_loop(**options)` for `gpu`, see `pallas_kernels.aot.compile_report`.
+    """Compile `decode_loop(**options)` for `gpu`, see `pallas_kernels.aot.compile.compile_report`.
 
     Args:
       part: `rounds`; `draft` for the drafting of a round alone, or `prefill` for the program that

@@ -8,17 +8,17 @@ import numpy as np
 
 from jaxspec.bench.architectures import architecture, swap_drafter
 from jaxspec.builders import make_builder
-from jaxspec.core.near_miss import choose_one
+from jaxspec.call.automatic import GPU_WIDTHS, make_automatic
 from jaxspec.core.params import Spec
-from jaxspec.core.sampling_settings import make_sampling
+from jaxspec.core.runtime.near_miss import choose_one
+from jaxspec.core.sampling.settings import make_sampling
 from jaxspec.costs.round_costs import make_costs
-from jaxspec.engine.automatic import GPU_WIDTHS, make_automatic
-from jaxspec.engine.plan import DecodeConfig, make_plan, suits_lookup
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.learned.blockpilot import Predictor, make_blockpilot
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.registry import AUTOMATIC
-from jaxspec.targets.quant import check_kind
+from jaxspec.round.plan import DecodeConfig, make_plan, suits_lookup
+from jaxspec.targets.layouts.quant import check_kind
 
 BLOCKPILOT = "blockpilot"
 _BLOCKS = (4, 8, 16)

@@ -14,16 +14,16 @@ import numpy as np
 
 from jaxspec.bench.aot_options import describe_call, make_policy
 from jaxspec.bench.architectures import DRAFTER, abstract_params
-from jaxspec.core.sampling_settings import make_sampling
+from jaxspec.call.prefill import prefill
+from jaxspec.core.sampling.settings import make_sampling
 from jaxspec.core.state import DecodeState, Request, Tree
-from jaxspec.engine.draft import draft
-from jaxspec.engine.grow import grow
-from jaxspec.engine.loop import run
-from jaxspec.engine.plan import make_plan
-from jaxspec.engine.prefill import prefill
-from jaxspec.engine.round import Round, compile_phase
-from jaxspec.targets.quant import quantize_params
-from pallas_kernels.aot import Program
+from jaxspec.round.context import Round, compile_phase
+from jaxspec.round.draft import draft
+from jaxspec.round.grow import grow
+from jaxspec.round.loop import run
+from jaxspec.round.plan import make_plan
+from jaxspec.targets.layouts.quant import quantize_params
+from pallas_kernels.aot.compile import Program
 
 
 def decode_loop(
@@ -44,7 +44,7 @@ def decode_loop(
     policy: str | None = None,
     quantize: str | None = None,
 ) -> Program:
-    """Make the program `jaxspec.engine.loop.run` of a named architecture, ready to compile. Its
+    """Make the program `jaxspec.round.loop.run` of a named architecture, ready to compile. Its
     arguments are shapes, and its caches are donated.
 
     Args:

@@ -14,20 +14,20 @@ from jaxspec.bench.aot_options import describe_call
 from jaxspec.bench.aot_programs import count_held
 from jaxspec.bench.architectures import abstract_params
 from jaxspec.core.params import Params
-from jaxspec.core.sampling_settings import MIXED
-from jaxspec.engine.plan import DecodeConfig, make_plan
+from jaxspec.core.sampling.settings import MIXED
+from jaxspec.round.plan import DecodeConfig, make_plan
 from jaxspec.serve.factory import choose_edges
-from jaxspec.serve.feed import feed
-from jaxspec.serve.rounds import Control, Rules
+from jaxspec.serve.on_device.feed import feed
+from jaxspec.serve.on_device.rounds import Control, Rules
+from jaxspec.serve.on_device.slots import SlotsState, make_slots
+from jaxspec.serve.on_device.visit import visit
 from jaxspec.serve.settings import make_settings
-from jaxspec.serve.slots import SlotsState, make_slots
-from jaxspec.serve.visit import visit
-from jaxspec.targets.quant import quantize_params
-from pallas_kernels.aot import Program
+from jaxspec.targets.layouts.quant import quantize_params
+from pallas_kernels.aot.compile import Program
 
 
 def visit_program(*, batch: int, capacity: int, rows: int | None = None, **options: Any) -> Program:
-    """Make the program `jaxspec.serve.visit.visit` of `batch` slots; sampling settings are not read.
+    """Make the program `jaxspec.serve.on_device.visit.visit` of `batch` slots; sampling settings are not read.
 
     Args:
       rows: most rows that a round verifies for all slots (default: that of `jaxspec.serve`).
@@ -53,7 +53,7 @@ def visit_program(*, batch: int, capacity: int, rows: int | None = None, **optio
 
 
 def feed_program(*, batch: int, capacity: int, **options: Any) -> Program:
-    """Make the program `jaxspec.serve.feed.feed` of `batch` slots."""
+    """Make the program `jaxspec.serve.on_device.feed.feed` of `batch` slots."""
     params, state, config = _make_slots(batch=batch, capacity=capacity, **options)
     shapes = ((1, capacity), (4,))
     arrays = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes)

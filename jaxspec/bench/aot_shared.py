@@ -13,15 +13,15 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, NamedSharding
 
 from jaxspec.bench.aot_programs import count_held, prefill_program
+from jaxspec.call.prefill import prefill
 from jaxspec.core.mesh import MODEL, Layout, using
 from jaxspec.core.params import Params
-from jaxspec.engine.loop import run
-from jaxspec.engine.placement import find_specs
-from jaxspec.engine.prefill import prefill
+from jaxspec.round.loop import run
+from jaxspec.round.placement import find_specs
 from jaxspec.targets.sharding.forward import find_splits
 from jaxspec.targets.sharding.place import map_leaves, order
 from jaxspec.targets.sharding.shares import Split, choose_experts, widen
-from pallas_kernels.aot import Program
+from pallas_kernels.aot.compile import Program
 
 
 def shared_prefill(*, devices: int, experts: str, **options: Any) -> Program:

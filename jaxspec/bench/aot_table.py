@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxspec.bench.architectures import ARCHITECTURES
 from jaxspec.bench.report.table import tabulate
-from pallas_kernels.aot_gpus import find_gpu
+from pallas_kernels.aot.gpus import find_gpu
 
 
 def render_compiled(reports: list[dict[str, Any]]) -> str:

@@ -30,7 +30,7 @@ def compile_virtual(
     Returns:
       `gpu` (VIRTUAL), `part`, `options`, `devices`, `experts`, `compiles`, and `error` (one line) or
       `seconds` of lowering and compilation, `memory` in bytes on each device (`arguments`,
-      `aliased`), `cache_bytes` and `collectives`, see `pallas_kernels.aot_collectives`.
+      `aliased`), `cache_bytes` and `collectives`, see `pallas_kernels.aot.collectives`.
 
     Raises:
       ValueError: an option is out of range, or a single device shares nothing.
@@ -62,8 +62,8 @@ def _main() -> None:
     from jax.sharding import Mesh
 
     from jaxspec.bench.aot_shared import shared_loop, shared_prefill
-    from pallas_kernels.aot_collectives import list_collectives
-    from pallas_kernels.aot_lower import lower_on
+    from pallas_kernels.aot.collectives import list_collectives
+    from pallas_kernels.aot.lower import lower_on
 
     job = json.load(sys.stdin)
     make = {"rounds": shared_loop, "prefill": shared_prefill}[job["part"]]

@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.config import MoEConfig, RopeScaling, TargetConfig, TransformerConfig
-from jaxspec.core.near_miss import choose_one
 from jaxspec.core.params import Params, Spec
+from jaxspec.core.runtime.near_miss import choose_one
 from jaxspec.drafters.dspark.config import DSparkConfig
 from jaxspec.drafters.dspark.shapes import init_variables, published_config
 from jaxspec.drafters.eagle3.config import EagleConfig

@@ -13,9 +13,9 @@ from jaxspec.bench.measure.methods import UNCOUPLED, Method, attach_policies
 from jaxspec.bench.measure.phases import time_phases
 from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.bench.report.summary import describe_environment, summarise
+from jaxspec.call.session import prepare
 from jaxspec.core.params import Params
-from jaxspec.engine.plan import drafter_forwards, make_plan
-from jaxspec.engine.session import prepare
+from jaxspec.round.plan import drafter_forwards, make_plan
 
 
 def benchmark(
@@ -50,7 +50,7 @@ def benchmark(
       `device`, `versions`, `dtype`, `options`, `repeats`, `compile_seconds` {method: s}, `drafters`
       {name: {"parameters", "training"}}, and `results`, the flat records of
       `jaxspec.bench.report.summary.summarise`, each with its `temperature`, `drafter` and
-      `forwards` (see `jaxspec.engine.plan.drafter_forwards`).
+      `forwards` (see `jaxspec.round.plan.drafter_forwards`).
     """
     common = dict(options or {})
     temperatures = (common.get("temperature", 0.0),) if temperatures is None else temperatures

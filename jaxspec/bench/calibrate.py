@@ -18,12 +18,12 @@ import numpy as np
 
 from jaxspec.bench.measure.round_clock import Case, plan_rounds, time_rounds
 from jaxspec.builders import Builder, make_builder
+from jaxspec.call.kept_costs import describe_model, find_kept
 from jaxspec.core.params import Params
 from jaxspec.costs.files import load_costs, save_costs
 from jaxspec.costs.round_costs import RoundCosts, make_costs
 from jaxspec.costs.split import split_rounds
 from jaxspec.drafters.registry import record_of
-from jaxspec.engine.kept_costs import describe_model, find_kept
 from jaxspec.io.fingerprint import fingerprint
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.named import make_named
@@ -89,7 +89,7 @@ def calibrate(
 def table_path(
     params: Params, method: str, *, budget: int = 32, batch: int = 1, **options: Any
 ) -> Path:
-    """Return the path of the file with the costs of these rounds, see `jaxspec.engine.kept_costs`."""
+    """Return the path of the file with the costs of these rounds, see `jaxspec.call.kept_costs`."""
     options["builder"] = str(_builder(params, method, options))
     model = describe_model(params, method)
     return find_kept(method, *model, budget, batch, sorted(options.items()))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from jaxspec.bench.report.table import Column, Table, fixed
 from jaxspec.core.config import TargetConfig
-from jaxspec.core.near_miss import choose_one
+from jaxspec.core.runtime.near_miss import choose_one
 from jaxspec.costs.roofline import DEVICES
 from jaxspec.costs.shared_roofline import (
     choose_experts_split,
@@ -21,7 +21,7 @@ from jaxspec.costs.shared_roofline import (
     sum_seconds,
 )
 from jaxspec.targets.sharding.shares import list_counts
-from pallas_kernels.aot_gpus import GPUS
+from pallas_kernels.aot.gpus import GPUS
 
 # Share of a GPU's memory that weights and caches may take; programs and activations need the rest.
 USABLE = 0.9

@@ -11,8 +11,8 @@ import numpy as np
 import jaxspec
 from jaxspec.bench.report.table import Column, Table, fixed, with_interval
 from jaxspec.bench.serve.compare_rules import compare_repeats
+from jaxspec.call.arguments import check_count
 from jaxspec.core.params import Params
-from jaxspec.engine.arguments import check_count
 
 
 class _Run(NamedTuple):

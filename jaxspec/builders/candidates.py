@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from jaxspec.core.sampling.top_k import top_k
 from jaxspec.core.state import Candidates
-from jaxspec.core.top_k import top_k
 
 
 def rank(

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.core.near_miss import choose_one
+from jaxspec.core.runtime.near_miss import choose_one
 
 CLASSES = ("decisive_task", "balanced_task", "uncertain_task")
 _TEMPLATES = {

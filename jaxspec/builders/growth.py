@@ -83,7 +83,7 @@ class Growth(NamedTuple):
       confidence: whether paths are scored by the drafter's `Proposal.confidence` instead of its
         distributions; each slot then has one candidate.
       shortlist: tokens of every depth among which the nodes that matter are foreseen, see
-        `jaxspec.engine.lookahead`; 0: every step computes its own nodes.
+        `jaxspec.round.lookahead`; 0: every step computes its own nodes.
       foreseen: nodes whose distributions are computed at once with a shortlist.
       matters: (pool, depth_limit) -> bool [P], the nodes of the pool whose children may be in the
         tree. Builders without a shortlist have none.

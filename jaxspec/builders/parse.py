@@ -18,7 +18,7 @@ from typing import Any
 from jaxspec.builders.protocol import LETTERS, Builder
 from jaxspec.builders.scores import SCORES
 from jaxspec.builders.trees.chain import CHAIN_SCORES
-from jaxspec.core.near_miss import choose_one
+from jaxspec.core.runtime.near_miss import choose_one
 
 _CONSTRUCTORS: dict[str, Callable[..., Builder]] = {}
 _ALIASES: dict[str, str] = {}

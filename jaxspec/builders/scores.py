@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.core.near_miss import choose_one
+from jaxspec.core.runtime.near_miss import choose_one
 
 SCORES = ("logprob", "entropy", "hybrid")
 DEFAULT_ENTROPY_WEIGHT = 0.1

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxspec.cli import adapt_options, options, parse, values
-from jaxspec.core import distribution
+from jaxspec.core.runtime import distribution
 
 
 def add_command(commands: options.Commands) -> None:

@@ -115,7 +115,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _find_dtype(gpu: str) -> str:
     from jaxspec.bench.aot_virtual import VIRTUAL
-    from pallas_kernels.aot_gpus import find_gpu
+    from pallas_kernels.aot.gpus import find_gpu
 
     return "bfloat16" if gpu == VIRTUAL else find_gpu(gpu).dtype
 

@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxspec.bench.adapt.modelled import make_model
     from jaxspec.bench.serve.model_batches import model_batches, render_batches
     from jaxspec.bench.serve.recorded_trees import record_trees
-    from jaxspec.engine.arguments import check_budget, check_count
+    from jaxspec.call.arguments import check_budget, check_count
 
     values.check_folders(arguments, "json")
     for name in ("limit", "tokens", "context"):

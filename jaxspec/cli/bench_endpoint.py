@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from jaxspec.cli import loads, options, parse, values
-from jaxspec.core import distribution
+from jaxspec.core.runtime import distribution
 
 if TYPE_CHECKING:
     from jaxspec.bench.endpoint.load import Load

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxspec.cli import options, values
-from jaxspec.core import distribution
+from jaxspec.core.runtime import distribution
 
 if TYPE_CHECKING:
     from jaxspec.bench.measure.decodes import Run
     from jaxspec.bench.measure.prompt_files import LabelledPrompt
-    from jaxspec.io.tokenizer import Tokenizer
+    from jaxspec.io.text.tokenizer import Tokenizer
 
 FILES = ("json", "spec_bench", "vllm")
 OUTPUTS = (*FILES, "report")

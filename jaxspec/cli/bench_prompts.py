@@ -9,7 +9,7 @@ from jaxspec.cli import options, parse, values
 
 if TYPE_CHECKING:
     from jaxspec.bench.measure.prompt_files import LabelledPrompt
-    from jaxspec.io.tokenizer import Tokenizer
+    from jaxspec.io.text.tokenizer import Tokenizer
 
 
 def add_prompts(parser: argparse.ArgumentParser) -> None:

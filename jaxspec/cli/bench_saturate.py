@@ -6,7 +6,7 @@ import argparse
 
 from jaxspec.cli import options, parse, values
 from jaxspec.cli.bench_serve import add_engine, read_token_ids
-from jaxspec.serve.pace import VISIT_SECONDS
+from jaxspec.serve.scheduling.pace import VISIT_SECONDS
 
 
 def add_command(commands: options.Commands) -> None:

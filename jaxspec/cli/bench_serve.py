@@ -75,7 +75,7 @@ def read_token_ids(arguments: argparse.Namespace, spec: Spec) -> list[list[int]]
     """Read the prompts as token ids."""
     from jaxspec.bench.demo import DEMO_PROMPTS
     from jaxspec.bench.measure.prompt_files import read_prompts
-    from jaxspec.engine.token_ids import to_ids
+    from jaxspec.call.text.token_ids import to_ids
 
     tokenizer = values.load_model_tokenizer(spec)
     prompts = read_prompts(arguments.prompts or DEMO_PROMPTS, tokenizer)
@@ -91,7 +91,7 @@ def read_token_ids(arguments: argparse.Namespace, spec: Spec) -> list[list[int]]
 def run(arguments: argparse.Namespace) -> int:
     """Measure and print a table."""
     from jaxspec.bench.serve.compare_rules import compare_rules, render_rules
-    from jaxspec.engine.arguments import check_count
+    from jaxspec.call.arguments import check_count
 
     values.check_folders(arguments, "json")
     check_count("repeats", arguments.repeats)
@@ -140,7 +140,7 @@ def _compare_decode(
 
 
 def _make_requests(arguments: argparse.Namespace, params: Params) -> list[ServeRequest]:
-    from jaxspec.engine.arguments import check_count
+    from jaxspec.call.arguments import check_count
     from jaxspec.serve import ServeRequest
 
     most = check_count("max-new-tokens", arguments.max_new_tokens)

@@ -116,8 +116,8 @@ def _read_rates(arguments: argparse.Namespace) -> PeakRates | None:
     Raises:
       ValueError: options that do not go together, or a rate that is not a positive number.
     """
+    from jaxspec.call.arguments import check_positive
     from jaxspec.costs.roofline import PeakRates
-    from jaxspec.engine.arguments import check_positive
 
     rates = {"--peak-flops": arguments.peak_flops, "--bandwidth": arguments.bandwidth}
     given = {name: rate for name, rate in rates.items() if rate is not None}

@@ -8,13 +8,13 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from jaxspec.cli import options, values
-from jaxspec.core import interrupts
-from jaxspec.core.near_miss import choose_one
+from jaxspec.core.runtime import interrupts
+from jaxspec.core.runtime.near_miss import choose_one
 
 if TYPE_CHECKING:
+    from jaxspec.call.output import Output
+    from jaxspec.call.session import Session
     from jaxspec.core.params import Params
-    from jaxspec.engine.output import Output
-    from jaxspec.engine.session import Session
 
 HELP = (
     "/stats: figures of the last answer; /method [NAME]: show or choose the method; "
@@ -95,7 +95,7 @@ class Chat:
         self.messages = [*asked, {"role": "assistant", "content": "".join(said)}]
 
     def _prepare(self, asked: list[dict[str, str]]) -> Session | None:
-        from jaxspec.engine.session import prepare
+        from jaxspec.call.session import prepare
 
         try:
             return prepare(self.params, self._shorten(asked), **self.given)
@@ -105,7 +105,7 @@ class Chat:
 
     def _stream(self, session: Session, said: list[str]) -> Output:
         """Print an answer round by round; append the text of each to `said`."""
-        from jaxspec.engine.stream import stream_rounds
+        from jaxspec.call.stream import stream_rounds
         from jaxspec.view.live import mark_round
         from jaxspec.view.text import wants_colour
 

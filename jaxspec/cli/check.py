@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxspec.bench.check.check_goals import is_correct
     from jaxspec.bench.check.check_report import render_check
     from jaxspec.bench.check.plan_check import check_device
-    from jaxspec.engine.arguments import check_positive
+    from jaxspec.call.arguments import check_positive
 
     check_positive("--minutes", arguments.minutes)
     values.check_folders(arguments, "json")

@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the demonstration; the exit status is 1 if any output differs."""
     import jaxspec
     from jaxspec.bench.demo import choose_demo_model, demo
-    from jaxspec.io.tokenizer import load_tokenizer
+    from jaxspec.io.text.tokenizer import load_tokenizer
     from jaxspec.view.text import wants_colour
     from jaxspec.zoo.places import PACKAGED
 

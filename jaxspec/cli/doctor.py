@@ -81,7 +81,7 @@ def _advise(model: str) -> str:
 
 def _read_prompts(path: Path, model: str) -> list[str] | list[list[int]]:
     """Read one prompt per line, as token ids if the model has no tokenizer."""
-    from jaxspec.io.tokenizer import load_tokenizer
+    from jaxspec.io.text.tokenizer import load_tokenizer
     from jaxspec.zoo.places import resolve_model
 
     lines = [line for line in values.read_text(path).splitlines() if line.strip()]

@@ -27,8 +27,8 @@ from jaxspec.cli import (
     tree,
 )
 from jaxspec.cli.parser import Parser
-from jaxspec.core import background, distribution, interrupts
-from jaxspec.core.jax_settings import own_process
+from jaxspec.core.runtime import background, distribution, interrupts
+from jaxspec.core.runtime.jax_settings import own_process
 
 USER_ERROR = 2
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
 
     Args:
       argv: arguments after the program's name (default: those of this process, which Ctrl-C then
-        ends, see `jaxspec.core.interrupts`).
+        ends, see `jaxspec.core.runtime.interrupts`).
 
     Returns:
       The exit status: 0; 1 if the demo's outputs differ, the doctor warns or a program does not

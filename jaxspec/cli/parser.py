@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from jaxspec.core.near_miss import choose_one, find_near_miss
+from jaxspec.core.runtime.near_miss import choose_one, find_near_miss
 
 
 class Parser(argparse.ArgumentParser):

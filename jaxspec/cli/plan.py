@@ -69,8 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _find_config(model: str) -> TargetConfig:
     """Find a target's sizes by the name of its architecture or in its config.json."""
     from jaxspec.bench.architectures import ARCHITECTURES
-    from jaxspec.io.config_entries import read_entries
-    from jaxspec.targets.hf_config import target_config
+    from jaxspec.io.weights.config_entries import read_entries
+    from jaxspec.targets.families.hf_config import target_config
 
     if model.lower() in ARCHITECTURES:
         return ARCHITECTURES[model.lower()]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxspec.cli import options, parse, values
-from jaxspec.core import distribution
+from jaxspec.core.runtime import distribution
 
 if TYPE_CHECKING:
     from jaxspec.core.params import Spec
@@ -149,7 +149,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.coordinator or arguments.processes or arguments.process_id is not None:
         import jax
 
-        from jaxspec.core.processes import end_together
+        from jaxspec.core.runtime.processes import end_together
 
         values.join_processes(arguments)
         with end_together():

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxspec.core import distribution
-from jaxspec.io import atomic
+from jaxspec.core.runtime import distribution
+from jaxspec.io.files import atomic
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
     from jaxspec.core.params import Params, Spec
-    from jaxspec.io.tokenizer import Tokenizer
+    from jaxspec.io.text.tokenizer import Tokenizer
     from jaxspec.policies.protocol import Policy
 
 # Seconds after which processes end when one of them no longer answers.
@@ -62,7 +62,7 @@ def join_processes(arguments: argparse.Namespace) -> None:
     """
     import jax
 
-    from jaxspec.core.processes import HostOptions, connect
+    from jaxspec.core.runtime.processes import HostOptions, connect
 
     # `serve` joins before it loads, and the load comes here again.
     if jax.distributed.is_initialized():
@@ -133,7 +133,7 @@ def parse_numbers(arguments: argparse.Namespace, name: str) -> list[float]:
 
 def load_model_tokenizer(spec: Spec) -> Tokenizer | None:
     """Load the model's tokenizer; None if it has none."""
-    from jaxspec.io.tokenizer import load_tokenizer
+    from jaxspec.io.text.tokenizer import load_tokenizer
 
     return load_tokenizer(spec.tokenizer) if spec.tokenizer else None
 

@@ -63,7 +63,7 @@ class PartCache(flax.struct.PyTreeNode):
 
     They are read and written where they are, as one is in `SequenceCache`. But here the cache keeps
     its shape: XLA would copy one that loops over rounds carry and that changes its shape in them.
-    Only the attention of `pallas_kernels.reference` and `pallas_kernels.blocks` can read it.
+    Only the attention of `pallas_kernels.reference` and `pallas_kernels.attention.blocks` can read it.
 
     Attributes:
       k, v: [L, B, K, S, D], the rows of all sequences.

@@ -12,7 +12,7 @@ import jax
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.mesh import Layout, find_layout
-from jaxspec.core.near_miss import choose_one
+from jaxspec.core.runtime.near_miss import choose_one
 
 # Drafters without weights, which every target can use: {name: function from target to config}.
 # `jaxspec.drafters.register` fills it in.
@@ -67,7 +67,7 @@ class Params(flax.struct.PyTreeNode):
 
     Attributes:
       target: variables of `Transformer`; with quantised weights they include a collection of
-        scales, see `jaxspec.targets.quant`.
+        scales, see `jaxspec.targets.layouts.quant`.
       drafters: {name: variables}.
       spec: static description.
     """

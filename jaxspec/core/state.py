@@ -138,7 +138,7 @@ class Request(flax.struct.PyTreeNode):
       seed: int [] or [B], of draft-invariant sampling; programs read its low 32 bits, or all with
         64-bit types on.
       sequence: uint32 [B], number of each sequence, which keys its noise.
-      sampling: `jaxspec.core.sampling_settings.SamplingValues`.
+      sampling: `jaxspec.core.sampling.settings.SamplingValues`.
       controls: traced values that a policy reads; None without a policy.
       stop_from: int32 [B], generated tokens before which none of `stop` and no end token of the model
         may be drawn; None: 0.
@@ -176,8 +176,8 @@ class DecodeState(flax.struct.PyTreeNode):
         `jaxspec.drafters.base.Committed`; None if every round drafts.
       round_steps: int32 [B, M], draft steps of each round after the root's, -1 for a round that did
         not draft; None without a policy.
-      evidence: a `jaxspec.engine.evidence.Evidence`; None if the call gathers none.
-      counts: int32 [B, V], how often each token is in the text, see `jaxspec.core.adjust`; None
+      evidence: a `jaxspec.round.evidence.Evidence`; None if the call gathers none.
+      counts: int32 [B, V], how often each token is in the text, see `jaxspec.core.sampling.penalties`; None
         without penalties.
     """
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxspec.costs.round_costs import RoundCosts, make_costs
-from jaxspec.io.atomic import write_text
+from jaxspec.io.files.atomic import write_text
 
 ARRAYS = ("contexts", "draft", "verify", "plain", "step")
 

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from jaxspec.costs.row_costs import RowCosts
 from jaxspec.io.fingerprint import fingerprint
 
-# Draft steps of a round that decodes autoregressively, as `jaxspec.engine.output.PerRound` has it.
+# Draft steps of a round that decodes autoregressively, as `jaxspec.call.output.PerRound` has it.
 AUTOREGRESSIVE = -1
 
 

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.core.config import DrafterConfig, TargetConfig
-from jaxspec.io.config_entries import read_entries
-from jaxspec.io.draft_vocab import read_ids
-from jaxspec.targets import quant
+from jaxspec.io.weights.config_entries import read_entries
+from jaxspec.io.weights.draft_vocab import read_ids
+from jaxspec.targets.layouts import quant
 from jaxspec.targets.weights import HEAD
 
 # The entry of config.json and its value.

@@ -1,6 +1,6 @@
 """Read and write the weights of a drafter together with the map of its reduced draft vocabulary.
 
-Files hold the map as `d2t` and `t2d` (see `jaxspec.io.draft_vocab`). Variables hold its token ids in
+Files hold the map as `d2t` and `t2d` (see `jaxspec.io.weights.draft_vocab`). Variables hold its token ids in
 the collection `draft` (see `jaxspec.drafters.base`).
 """
 
@@ -18,18 +18,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.core.config import DrafterConfig
-from jaxspec.io.config_entries import read_entries
-from jaxspec.io.draft_vocab import (
+from jaxspec.io.files.tensors import RenamedTensors, Tensors
+from jaxspec.io.files.torch_files import open_weights
+from jaxspec.io.weights.config_entries import read_entries
+from jaxspec.io.weights.draft_vocab import (
     MAPPING,
     mapping_tensors,
     read_ids,
     resize_vocabulary,
     sort_rows,
 )
-from jaxspec.io.load_tree import read_tree
-from jaxspec.io.tensors import RenamedTensors, Tensors
-from jaxspec.io.torch_files import open_weights
-from jaxspec.io.weight_map import Leaf, check_fit, write_tree
+from jaxspec.io.weights.load_tree import read_tree
+from jaxspec.io.weights.weight_map import Leaf, check_fit, write_tree
 
 # What exporters put before the published names: the attributes that hold the drafter in a wrapper.
 _WRAPPERS = re.compile(r"(?:(?:model|module|draft_model|eagle_module|dflash_module)\.)+")

@@ -14,12 +14,12 @@ import numpy as np
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.feature_layers import Layers, own_layers
 from jaxspec.drafters.hf_fields import main_dtype, own_fields
-from jaxspec.io.atomic import staging, write_text
-from jaxspec.io.load_tree import read_tree
-from jaxspec.io.provenance import Provenance
-from jaxspec.io.safetensors_files import WEIGHTS, write_safetensors
-from jaxspec.io.torch_files import open_weights
-from jaxspec.io.weight_map import Leaf, check_fit, write_tree
+from jaxspec.io.files.atomic import staging, write_text
+from jaxspec.io.files.safetensors_files import WEIGHTS, write_safetensors
+from jaxspec.io.files.torch_files import open_weights
+from jaxspec.io.weights.load_tree import read_tree
+from jaxspec.io.weights.provenance import Provenance
+from jaxspec.io.weights.weight_map import Leaf, check_fit, write_tree
 
 
 class About(NamedTuple):
@@ -174,7 +174,7 @@ def simple_format(
     Args:
       config_class: dataclass with the fields of `jaxspec.core.config.DrafterConfig`; all fields are
         numbers, strings, booleans, None or tuples of them.
-      leaves: config -> table of all weights, see `jaxspec.io.weight_map`.
+      leaves: config -> table of all weights, see `jaxspec.io.weights.weight_map`.
     """
     fields = dataclasses.fields(config_class)
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from jaxspec.core.config import DrafterConfig, TargetConfig
-from jaxspec.io.draft_vocab import MAPPING
-from jaxspec.io.provenance import Provenance
-from jaxspec.targets.hf_fields import integer, transformer_fields_to_hf
+from jaxspec.io.weights.draft_vocab import MAPPING
+from jaxspec.io.weights.provenance import Provenance
+from jaxspec.targets.families.hf_fields import integer, transformer_fields_to_hf
 
 # Versions differ in nothing that is written here; readers want one to be named.
 _SPECULATORS_VERSION = "0.5.0"

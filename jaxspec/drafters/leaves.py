@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jaxspec.core.config import FeatureDrafterConfig, TransformerConfig
-from jaxspec.io.weight_map import Leaf, linear, vector
+from jaxspec.io.weights.weight_map import Leaf, linear, vector
 
 
 def list_layer_leaves(

@@ -3,7 +3,7 @@ these drafters are published.
 
 A directory holds config.json and model.safetensors. `architectures` of the config names the method,
 and its `jaxspec` object holds what Llama's fields do not. The weights are linear weights [out, in],
-and `d2t` and `t2d` of a reduced draft vocabulary (see `jaxspec.io.draft_vocab`).
+and `d2t` and `t2d` of a reduced draft vocabulary (see `jaxspec.io.weights.draft_vocab`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from jaxspec.drafters.draft_vocab_weights import (
 from jaxspec.drafters.format import About, Format, json_writer, named
 from jaxspec.drafters.hf_fields import check_fits, own_fields, read_target_sizes, sizes_to_hf
 from jaxspec.drafters.leaves import count_features, make_head_leaf
-from jaxspec.io.weight_map import Leaf, linear, vector
-from jaxspec.targets.hf_fields import integer, transformer_fields
+from jaxspec.io.weights.weight_map import Leaf, linear, vector
+from jaxspec.targets.families.hf_fields import integer, transformer_fields
 
 
 def make_own_format(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from jaxspec.core.near_miss import choose_one
 from jaxspec.core.params import WEIGHTLESS
+from jaxspec.core.runtime.near_miss import choose_one
 from jaxspec.drafters.base import Drafter
 from jaxspec.drafters.dflash import DFLASH
 from jaxspec.drafters.dflash2 import DFLASH2

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from jaxspec.core.near_miss import find_near_miss
+from jaxspec.core.runtime.near_miss import find_near_miss
 
 ZOO = Path(__file__).resolve().parent.parent / "zoo"
 _TEXTS = ("*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from jaxspec.io.atomic import write_text
+from jaxspec.io.files.atomic import write_text
 
 
 def user_cache(*parts: str) -> Path:

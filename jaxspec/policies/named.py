@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxspec.core.near_miss import choose_one
+from jaxspec.core.runtime.near_miss import choose_one
 from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.registry import find_named, policy_forms

@@ -19,9 +19,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxspec.core.jax_settings import under_own_settings
+from jaxspec.core.runtime.jax_settings import under_own_settings
 from jaxspec.costs.row_costs import RowCosts
-from jaxspec.io.atomic import staging, write_text
+from jaxspec.io.files.atomic import staging, write_text
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.registry import tag_of, tagged, tagged_class
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.engine.arguments import check_count
+from jaxspec.call.arguments import check_count
 
 BIASES = 64
 """Tokens of a request that may have a bias."""

@@ -7,11 +7,11 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from jaxspec.call.arguments import check_count, check_flag, check_positive, check_seed
+from jaxspec.call.text.stops import Stops, read_stops
+from jaxspec.call.text.token_ids import number_sequences, to_ids
 from jaxspec.core.params import Spec
-from jaxspec.core.sampling_settings import MIN_TEMPERATURE, make_sampling
-from jaxspec.engine.arguments import check_count, check_flag, check_positive, check_seed
-from jaxspec.engine.stops import Stops, read_stops
-from jaxspec.engine.token_ids import number_sequences, to_ids
+from jaxspec.core.sampling.settings import MIN_TEMPERATURE, make_sampling
 from jaxspec.serve.bias import check_bias
 from jaxspec.serve.requests import InvalidRequest, ServeRequest
 from jaxspec.serve.settings import STOPS

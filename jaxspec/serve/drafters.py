@@ -10,7 +10,7 @@ import functools
 from typing import Any, TypeAlias
 
 from jaxspec.core.params import Spec
-from jaxspec.engine.plan import DecodeConfig, Plan, make_plan
+from jaxspec.round.plan import DecodeConfig, Plan, make_plan
 
 Config: TypeAlias = DecodeConfig | tuple[DecodeConfig, ...]
 """The config of an engine's drafter, or of each of several; the first is the default one's."""

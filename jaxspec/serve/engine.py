@@ -7,23 +7,23 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from jaxspec.core.jax_settings import under_own_settings
-from jaxspec.engine.capacity import prompt_chunk
-from jaxspec.engine.results import read_round
+from jaxspec.call.results import read_round
+from jaxspec.core.runtime.jax_settings import under_own_settings
+from jaxspec.round.capacity import prompt_chunk
 from jaxspec.serve.checks import Limits, assign_drafter, check_request
-from jaxspec.serve.counters import Counters
-from jaxspec.serve.device import Device
-from jaxspec.serve.feeder import Feeder
-from jaxspec.serve.follow import PULSE, follow
-from jaxspec.serve.pace import Pace
-from jaxspec.serve.prefixes import HeldPrefixes
-from jaxspec.serve.publish import find_published
+from jaxspec.serve.on_device.publish import find_published
+from jaxspec.serve.on_device.visit import Report
 from jaxspec.serve.requests import Finish, QueueFull, ServeRequest, TokenLogprob, Update
-from jaxspec.serve.schedule import Planned, Schedule
-from jaxspec.serve.tasks import Task
-from jaxspec.serve.visit import Report
-from jaxspec.serve.waiting import WaitingQueue
-from jaxspec.serve.warming import Compiler, find_first, find_next
+from jaxspec.serve.scheduling.counters import Counters
+from jaxspec.serve.scheduling.device import Device
+from jaxspec.serve.scheduling.feeder import Feeder
+from jaxspec.serve.scheduling.follow import PULSE, follow
+from jaxspec.serve.scheduling.pace import Pace
+from jaxspec.serve.scheduling.prefixes import HeldPrefixes
+from jaxspec.serve.scheduling.schedule import Planned, Schedule
+from jaxspec.serve.scheduling.tasks import Task
+from jaxspec.serve.scheduling.waiting import WaitingQueue
+from jaxspec.serve.scheduling.warming import Compiler, find_first, find_next
 
 # Seconds of a busy engine after which it guesses what rounds cost.
 _PATIENCE = 20.0

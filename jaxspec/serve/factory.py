@@ -10,31 +10,31 @@ from typing import Any
 import jax
 
 from jaxspec.builders import Builder
-from jaxspec.core.jax_settings import under_own_settings
-from jaxspec.core.near_miss import naming_options
+from jaxspec.call.arguments import check_choice, check_count
+from jaxspec.call.resolve import BUDGET, resolve_config
 from jaxspec.core.params import Params, Spec, check_params
-from jaxspec.core.sampling_settings import MIXED
-from jaxspec.engine.arguments import check_choice, check_count
-from jaxspec.engine.capacity import prompt_chunk, round_up
-from jaxspec.engine.plan import QUEUE, make_plan, suits_lookup
-from jaxspec.engine.resolve import BUDGET, resolve_config
+from jaxspec.core.runtime.jax_settings import under_own_settings
+from jaxspec.core.runtime.near_miss import naming_options
+from jaxspec.core.sampling.settings import MIXED
 from jaxspec.io.program_cache import keep_programs
-from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.io.text.tokenizer import load_tokenizer
+from jaxspec.round.capacity import prompt_chunk, round_up
+from jaxspec.round.plan import QUEUE, make_plan, suits_lookup
 from jaxspec.serve.checks import DraftLimits, Limits
-from jaxspec.serve.costs import Costs
-from jaxspec.serve.device import Device
 from jaxspec.serve.drafters import Config, join_plans, list_configs
 from jaxspec.serve.engine import Engine
-from jaxspec.serve.follow import Followers, check_processes
-from jaxspec.serve.logprobs import MOST
-from jaxspec.serve.pace import VISIT_SECONDS, Pace
-from jaxspec.serve.plan import RULES, WEIGHING
-from jaxspec.serve.rounds import Rules
-from jaxspec.serve.schedule import Schedule
-from jaxspec.serve.slots import MOST_ROUNDS
-from jaxspec.serve.waiting import WaitingQueue
-from jaxspec.serve.warming import Compiler
-from jaxspec.targets.panel_copies import with_panels
+from jaxspec.serve.on_device.logprobs import MOST
+from jaxspec.serve.on_device.plan import RULES, WEIGHING
+from jaxspec.serve.on_device.rounds import Rules
+from jaxspec.serve.on_device.slots import MOST_ROUNDS
+from jaxspec.serve.scheduling.costs import Costs
+from jaxspec.serve.scheduling.device import Device
+from jaxspec.serve.scheduling.follow import Followers, check_processes
+from jaxspec.serve.scheduling.pace import VISIT_SECONDS, Pace
+from jaxspec.serve.scheduling.schedule import Schedule
+from jaxspec.serve.scheduling.waiting import WaitingQueue
+from jaxspec.serve.scheduling.warming import Compiler
+from jaxspec.targets.layouts.panel_copies import with_panels
 from pallas_kernels.device import current_device
 
 # Most rows that a round verifies, however many slots there are.
@@ -85,7 +85,7 @@ def make_engine(
         default, if the rule weighs costs and the target is on one device).
       budget: most rows of a slot in a round, the root included (None: 32; on a CPU, where more rows
         seldom pay and every number of rows takes seconds to compile, 8).
-      rule: how a round's rows are shared, one of `jaxspec.serve.plan.RULES`; `ar` uses no drafter.
+      rule: how a round's rows are shared, one of `jaxspec.serve.on_device.plan.RULES`; `ar` uses no drafter.
       edges: numbers of rows that verification is compiled for (None: powers of two).
       queue: requests that may wait, at least 1; each waits until the next visit.
       rounds: most rounds of a visit, up to 16.

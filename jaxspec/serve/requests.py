@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal, NamedTuple
 
-from jaxspec.engine.output import TracedRound
+from jaxspec.call.output import TracedRound
 
 Finish = Literal["stop", "length", "abort", "deadline", "error"]
 

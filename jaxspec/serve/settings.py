@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.core.sampling_settings import Penalties, SamplingValues
+from jaxspec.core.sampling.settings import Penalties, SamplingValues
 from jaxspec.core.state import Request
 from jaxspec.serve.bias import BIASES, LogitBias
 

@@ -3,7 +3,7 @@
 `register` adds a family of your own; `docs/architecture.md` shows how.
 """
 
-from jaxspec.targets.family import TargetFamily
-from jaxspec.targets.registry import families, family_of, named, register, unregister
+from jaxspec.targets.families.family import TargetFamily
+from jaxspec.targets.families.registry import families, family_of, named, register, unregister
 
 __all__ = ["TargetFamily", "families", "family_of", "named", "register", "unregister"]

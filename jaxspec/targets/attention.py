@@ -13,7 +13,7 @@ def attend(q, k, v, positions, *, mask=None, prefix=None, window=None) -> jax.Ar
     """Compute `pallas_kernels.reference.tree_attention` with the implementation of the registry.
 
     With a `PackedPrefix`, q, k and v hold packed rows [1, R, ...] of B sequences, and `mask` is of
-    each sequence's own rows [B, N, W]; see `pallas_kernels.packed_attention.by_sequence`.
+    each sequence's own rows [B, N, W]; see `pallas_kernels.attention.packed_attention.by_sequence`.
     """
     operation, given = "tree_attention", {"mask": mask, "prefix": prefix, "window": window}
     if isinstance(prefix, PackedPrefix):

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from jaxspec.io.gguf_files import GgufFile
-from jaxspec.io.gguf_tokenizer import end_ids
-from jaxspec.io.tensors import RowReader, Tensors
-from jaxspec.targets.family import TargetFamily
-from jaxspec.targets.registry import families
+from jaxspec.io.files.gguf_files import GgufFile
+from jaxspec.io.files.tensors import RowReader, Tensors
+from jaxspec.io.text.gguf_tokenizer import end_ids
+from jaxspec.targets.families.family import TargetFamily
+from jaxspec.targets.families.registry import families
 
 _TOP = {
     "token_embd": "model.embed_tokens",

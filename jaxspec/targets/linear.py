@@ -1,7 +1,7 @@
 """Products by matrices of weights, which are stored [in, out].
 
 The scales of quantised weights are in a collection of their own, under the same names (see
-`jaxspec.targets.quant`), and so are the panels that CPUs read (`jaxspec.targets.panels`).
+`jaxspec.targets.layouts.quant`), and so are the panels that CPUs read (`jaxspec.targets.layouts.panels`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxspec.targets import panels
+from jaxspec.targets.layouts import panels
 from pallas_kernels.device import current_device
 
 INIT = nn.initializers.normal(0.02)
@@ -40,7 +40,7 @@ def multiply_kernel(
     float16's range.
 
     Args:
-      few: the matrix in panels, which products of few rows read (`jaxspec.targets.panels`).
+      few: the matrix in panels, which products of few rows read (`jaxspec.targets.layouts.panels`).
 
     Returns:
       [..., out] in x's dtype.

@@ -10,10 +10,10 @@ import numpy as np
 from flax.traverse_util import unflatten_dict
 
 from jaxspec.core.config import TargetConfig, TransformerConfig
-from jaxspec.io.load_tree import read_tree
-from jaxspec.io.weight_map import Leaf, linear, vector, write_tree
-from jaxspec.targets import quant
-from jaxspec.targets.registry import family_of
+from jaxspec.io.weights.load_tree import read_tree
+from jaxspec.io.weights.weight_map import Leaf, linear, vector, write_tree
+from jaxspec.targets.families.registry import family_of
+from jaxspec.targets.layouts import quant
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _ROTARY = ("inv_freq", "original_inv_freq", "cos_cached", "sin_cached")
@@ -32,7 +32,7 @@ def from_hf(
       config: the config that the tensors must fit.
       dtype: `float32`, `float16` or `bfloat16`, the dtype of every parameter that is not quantised.
       quantize: `int8` or `fp8`. Tensors are quantised one by one, so the device never holds more
-        than one of them unquantised. The variables are those of `jaxspec.targets.quant`.
+        than one of them unquantised. The variables are those of `jaxspec.targets.layouts.quant`.
 
     Raises:
       WeightMismatch: tensors are missing, unexpected or misshapen; reports all of them.

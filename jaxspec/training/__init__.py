@@ -5,7 +5,7 @@ A wheel has that folder's own files here, see setup.py. They need the `train` ex
 
 from pathlib import Path
 
-from jaxspec.core.distribution import TRAIN, require
+from jaxspec.core.runtime.distribution import TRAIN, require
 
 require("train", *TRAIN, importer=__name__)
 __path__ = [str(Path(__file__).parents[2] / "training")]

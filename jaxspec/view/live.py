@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jaxspec.engine.detokenize import Decode, continue_after
-from jaxspec.engine.stream import StreamedRound
+from jaxspec.call.stream import StreamedRound
+from jaxspec.call.text.detokenize import Decode, continue_after
 
 _GREEN, _RESET = "\x1b[32m", "\x1b[0m"
 
@@ -15,7 +15,7 @@ def mark_round(part: StreamedRound, decode: Decode, *, colour: bool = False) -> 
     as drafted.
 
     Args:
-      part: from `jaxspec.engine.stream.stream_rounds`.
+      part: from `jaxspec.call.stream.stream_rounds`.
       decode: token ids to text.
       colour: add ANSI colours; otherwise the text is returned as it is.
     """

@@ -13,9 +13,9 @@ import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from jaxspec.call.output import DraftTree, Output
 from jaxspec.core.params import Params
-from jaxspec.engine.output import DraftTree, Output
-from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.view.pictures import ACCEPTED, BONUS, PREFILL, Picture, find_makers, make_picture
 from jaxspec.view.plots import measure_tree, plot_tree
 from jaxspec.view.text import format_legend, format_tokens, format_tree, split_text

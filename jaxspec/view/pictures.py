@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxspec.engine.output import DraftTree, Output, TracedRound
+from jaxspec.call.output import DraftTree, Output, TracedRound
 
 PREFILL, ACCEPTED, BONUS = "prefill", "accepted", "bonus"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxspec.engine.output import Output, TracedRound
+from jaxspec.call.output import Output, TracedRound
 from jaxspec.view.pictures import Picture, make_round_picture
 
 _ACCEPTED, _BONUS, _CUT = "tab:green", "tab:orange", "0.85"

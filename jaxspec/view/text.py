@@ -6,8 +6,8 @@ import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from jaxspec.engine.detokenize import Decode, Detokenizer, continue_after
-from jaxspec.engine.output import Output
+from jaxspec.call.output import Output
+from jaxspec.call.text.detokenize import Decode, Detokenizer, continue_after
 from jaxspec.view.pictures import ACCEPTED, BONUS, PREFILL, Picture, find_makers
 
 _GREEN, _YELLOW, _DIM, _RESET = "\x1b[32m", "\x1b[33m", "\x1b[2m", "\x1b[0m"

@@ -9,17 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxspec.call.output import DraftTree
+from jaxspec.call.session import matmul_precision, prepare, run_prefill
 from jaxspec.core.params import Params
 from jaxspec.core.state import DecodeState, Request, Tree
-from jaxspec.engine.commit import absorb_pending
-from jaxspec.engine.draft import draft
-from jaxspec.engine.grow import grow
-from jaxspec.engine.loop import run
-from jaxspec.engine.output import DraftTree
-from jaxspec.engine.plan import DecodeConfig
-from jaxspec.engine.quick_jit import quick_jit
-from jaxspec.engine.round import make_round
-from jaxspec.engine.session import matmul_precision, prepare, run_prefill
+from jaxspec.round.commit import absorb_pending
+from jaxspec.round.context import make_round
+from jaxspec.round.draft import draft
+from jaxspec.round.grow import grow
+from jaxspec.round.loop import run
+from jaxspec.round.plan import DecodeConfig
+from jaxspec.round.quick_jit import quick_jit
 
 
 def grow_unpruned_tree(params: Params, prompt: Any, round: int, **options: Any) -> DraftTree:

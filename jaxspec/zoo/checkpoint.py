@@ -12,28 +12,28 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from jaxspec.core.jax_settings import check_platforms, under_own_settings
 from jaxspec.core.mesh import check_mesh
-from jaxspec.core.near_miss import naming_options
 from jaxspec.core.params import WEIGHTLESS, Params, Spec, check_params
+from jaxspec.core.runtime.jax_settings import check_platforms, under_own_settings
+from jaxspec.core.runtime.near_miss import naming_options
 from jaxspec.drafters import files
 from jaxspec.drafters.format import About, write_directory
 from jaxspec.drafters.registry import record_of
-from jaxspec.io import provenance
-from jaxspec.io.atomic import staging, write_text
-from jaxspec.io.config_entries import read_entries
+from jaxspec.io.files.atomic import staging, write_text
+from jaxspec.io.files.safetensors_files import (
+    weight_dtype,
+)
 from jaxspec.io.hub import shipped
 from jaxspec.io.program_cache import keep_programs
 from jaxspec.io.progress import show_progress
-from jaxspec.io.safetensors_files import (
-    weight_dtype,
-)
-from jaxspec.io.tokenizer import Tokenizer, eos_ids, load_tokenizer
-from jaxspec.io.training_cost import read_training_cost
-from jaxspec.targets import quant
+from jaxspec.io.text.tokenizer import Tokenizer, eos_ids, load_tokenizer
+from jaxspec.io.weights import provenance
+from jaxspec.io.weights.config_entries import read_entries
+from jaxspec.io.weights.training_cost import read_training_cost
 from jaxspec.targets import weights as target_weights
-from jaxspec.targets.hf_config import target_config, target_config_to_hf
-from jaxspec.targets.registry import family_of
+from jaxspec.targets.families.hf_config import target_config, target_config_to_hf
+from jaxspec.targets.families.registry import family_of
+from jaxspec.targets.layouts import quant
 from jaxspec.targets.sharding.place import refuse, replicate
 from jaxspec.targets.sharding.read import read_shared
 from jaxspec.targets.sharding.shares import choose_experts, widen
@@ -86,7 +86,7 @@ def load(
       dtype: dtype of weights and caches. By default float32 on a CPU, bfloat16 on a GPU, and
         float16 on GPUs without bfloat16 units (T4).
       quantize: `int8` or `fp8`: store the target's weights in one byte each, with a scale per
-        output channel, and compute in `dtype`; see `jaxspec.targets.quant`. The output is that of
+        output channel, and compute in `dtype`; see `jaxspec.targets.layouts.quant`. The output is that of
         the quantised model. Drafters stay in `dtype`.
       progress: show on stderr how much has been read. By default on terminals, if the load takes
         longer than two seconds.
@@ -179,7 +179,7 @@ def _rank(configs: dict[str, Any], order: Sequence[str]) -> tuple[tuple[str, Any
 def training_costs(name, *, drafter=None) -> dict[str, dict[str, float]]:
     """Return the cost of training of each drafter that `load` would load.
 
-    Drafters are left out if their files do not record it. See `jaxspec.io.training_cost`.
+    Drafters are left out if their files do not record it. See `jaxspec.io.weights.training_cost`.
 
     Args:
       name, drafter: see `load`.

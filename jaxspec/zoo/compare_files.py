@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from jaxspec.drafters.files import borrowed_tensors, read_config
-from jaxspec.io import provenance
-from jaxspec.io.config_entries import read_entries
-from jaxspec.io.tokenizer import load_tokenizer
-from jaxspec.io.torch_files import open_weights
-from jaxspec.targets.hf_config import target_config
+from jaxspec.io.files.torch_files import open_weights
+from jaxspec.io.text.tokenizer import load_tokenizer
+from jaxspec.io.weights import provenance
+from jaxspec.io.weights.config_entries import read_entries
+from jaxspec.targets.families.hf_config import target_config
 from jaxspec.targets.weights import stored_name
 from jaxspec.zoo.places import is_gguf, open_target
 

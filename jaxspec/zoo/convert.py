@@ -13,17 +13,17 @@ import ml_dtypes
 import numpy as np
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.core.near_miss import choose_one
+from jaxspec.core.runtime.near_miss import choose_one
 from jaxspec.drafters.files import borrowed_tensors, read_config
 from jaxspec.drafters.format import About
 from jaxspec.drafters.registry import record_of, records
-from jaxspec.io import provenance
-from jaxspec.io.atomic import staging
-from jaxspec.io.config_entries import read_entries
-from jaxspec.io.torch_files import open_weights
-from jaxspec.targets.hf_config import target_config
-from jaxspec.targets.hf_fields import integer
-from jaxspec.targets.registry import family_of
+from jaxspec.io.files.atomic import staging
+from jaxspec.io.files.torch_files import open_weights
+from jaxspec.io.weights import provenance
+from jaxspec.io.weights.config_entries import read_entries
+from jaxspec.targets.families.hf_config import target_config
+from jaxspec.targets.families.hf_fields import integer
+from jaxspec.targets.families.registry import family_of
 from jaxspec.targets.weights import EMBEDDING, HEAD, stored_name
 from jaxspec.zoo.fit import fit_drafter
 from jaxspec.zoo.pack import is_packed, shorten_unpacked

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from jaxspec.call.api import decode
+from jaxspec.call.text.token_ids import to_ids
 from jaxspec.core.params import Params
 from jaxspec.drafters.files import read_config
 from jaxspec.drafters.registry import record_of
-from jaxspec.engine.api import decode
-from jaxspec.engine.token_ids import to_ids
-from jaxspec.io.config_entries import read_entries
-from jaxspec.io.tokenizer import load_tokenizer
-from jaxspec.targets.hf_config import target_config
+from jaxspec.io.text.tokenizer import load_tokenizer
+from jaxspec.io.weights.config_entries import read_entries
+from jaxspec.targets.families.hf_config import target_config
 from jaxspec.zoo.checkpoint import load
 from jaxspec.zoo.compare_files import compare_borrowed, compare_records
 from jaxspec.zoo.environment import render_environment, report_environment

@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.files import for_target, pad_vocabulary
-from jaxspec.io.tokenizer import Tokenizer, load_tokenizer
+from jaxspec.io.text.tokenizer import Tokenizer, load_tokenizer
 
 # Rows beyond its tokenizer's tokens that a table may have. Without the drafter's own tokenizer, more
 # of them mean another vocabulary.

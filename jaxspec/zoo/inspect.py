@@ -9,14 +9,14 @@ from typing import Any
 from jaxspec.drafters.files import check_files, read_config
 from jaxspec.drafters.hf_fields import FEATURE_CONVENTION
 from jaxspec.drafters.registry import records
-from jaxspec.io import provenance
-from jaxspec.io.config_entries import read_entries
+from jaxspec.io.files.packed import BITS
+from jaxspec.io.files.safetensors_files import WeightFiles
+from jaxspec.io.files.torch_files import TorchFile, TorchFiles, open_weights
 from jaxspec.io.hub import shipped
-from jaxspec.io.packed import BITS
-from jaxspec.io.safetensors_files import WeightFiles
-from jaxspec.io.torch_files import TorchFile, TorchFiles, open_weights
+from jaxspec.io.weights import provenance
+from jaxspec.io.weights.config_entries import read_entries
+from jaxspec.targets.families.hf_config import target_config
 from jaxspec.targets.gguf import GgufWeights
-from jaxspec.targets.hf_config import target_config
 from jaxspec.zoo import families
 from jaxspec.zoo.places import find_drafters, is_gguf, open_target, read_gguf, resolve_model
 

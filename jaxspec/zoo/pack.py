@@ -1,4 +1,4 @@
-"""Store a drafter in six bits per weight, or write it in full again; see `jaxspec.io.packed`.
+"""Store a drafter in six bits per weight, or write it in full again; see `jaxspec.io.files.packed`.
 
 Other engines only read full weights. Drafters of any layout can be packed, because their tensors
 keep their names. Targets cannot be packed: their weights decide the text.
@@ -18,13 +18,13 @@ import numpy as np
 from jaxspec.drafters.borrowed_head import ENTRY, LEFT_OUT, TARGET
 from jaxspec.drafters.files import borrowed_tensors, read_config
 from jaxspec.drafters.registry import record_of
-from jaxspec.io.atomic import staging, write_text
-from jaxspec.io.config_entries import read_entries
-from jaxspec.io.draft_vocab import MAPPING, read_ids
-from jaxspec.io.packed import STORAGE, pack
-from jaxspec.io.safetensors_files import WeightFiles, read_json, write_safetensors
-from jaxspec.io.torch_files import open_weights
-from jaxspec.targets.hf_config import target_config
+from jaxspec.io.files.atomic import staging, write_text
+from jaxspec.io.files.packed import STORAGE, pack
+from jaxspec.io.files.safetensors_files import WeightFiles, read_json, write_safetensors
+from jaxspec.io.files.torch_files import open_weights
+from jaxspec.io.weights.config_entries import read_entries
+from jaxspec.io.weights.draft_vocab import MAPPING, read_ids
+from jaxspec.targets.families.hf_config import target_config
 from jaxspec.targets.weights import HEAD, stored_name
 from jaxspec.zoo.places import open_target, resolve_drafter, resolve_model
 

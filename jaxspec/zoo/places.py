@@ -17,10 +17,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from jaxspec.io import hub
-from jaxspec.io.atomic import staging, write_text
-from jaxspec.io.gguf_files import SUFFIX, GgufFile, find_gguf
-from jaxspec.io.gguf_tokenizer import build_tokenizer
-from jaxspec.io.safetensors_files import WeightFiles, read_json
+from jaxspec.io.files.atomic import staging, write_text
+from jaxspec.io.files.gguf_files import SUFFIX, GgufFile, find_gguf
+from jaxspec.io.files.safetensors_files import WeightFiles, read_json
+from jaxspec.io.text.gguf_tokenizer import build_tokenizer
 from jaxspec.io.user_cache import list_caches, warn_unwritten
 from jaxspec.targets.gguf import GgufWeights, read_gguf_entries
 

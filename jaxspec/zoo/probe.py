@@ -17,7 +17,7 @@ import numpy as np
 from jaxspec.core.params import Params
 from jaxspec.drafters.base import Committed, Drafter, Nodes, TargetHead
 from jaxspec.drafters.registry import make_drafter, record_of
-from jaxspec.engine.quick_jit import quick_jit
+from jaxspec.round.quick_jit import quick_jit
 from jaxspec.targets.transformer import Transformer
 
 

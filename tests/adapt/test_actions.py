@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from jaxspec.adapt.actions import check_unshared, merge_leaves, select_leaves
-from jaxspec.adapt.learner import make_learner
-from jaxspec.adapt.objective import _compare, _diverge, average_loss, judge
+from jaxspec.adapt.learning.learner import make_learner
+from jaxspec.adapt.learning.objective import _compare, _diverge, average_loss, judge
+from jaxspec.adapt.learning.segments import Segments, take_segments
 from jaxspec.adapt.publish import copy_weights, hash_weights, publish, sum_bits
-from jaxspec.adapt.segments import Segments, take_segments
-from jaxspec.engine.compilations import compilations
+from jaxspec.core.runtime.compilations import compilations
 
 
 def make_toy_learner(params, method, **options):

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from slow_cases import slow_except
 
-from jaxspec.adapt.cut import Shape, cut_segments, find_rows
-from jaxspec.adapt.evidence import Buffers
-from jaxspec.adapt.learner import make_learner
-from jaxspec.adapt.segments import TOP
-from jaxspec.engine import commit, prefill
+from jaxspec.adapt.learning.cut import Shape, cut_segments, find_rows
+from jaxspec.adapt.learning.evidence import Buffers
+from jaxspec.adapt.learning.learner import make_learner
+from jaxspec.adapt.learning.segments import TOP
+from jaxspec.call import prefill
+from jaxspec.round import commit
 from jaxspec.targets.transformer import Transformer
 
 

@@ -8,10 +8,10 @@ import pair_toys as toys
 import pytest
 from slow_cases import slow_except
 
-from jaxspec.adapt import redraft as redrafting
-from jaxspec.adapt.objective import judge
-from jaxspec.adapt.redraft import redraft
-from jaxspec.adapt.segments import Segments, take_segments
+from jaxspec.adapt.learning import redraft as redrafting
+from jaxspec.adapt.learning.objective import judge
+from jaxspec.adapt.learning.redraft import redraft
+from jaxspec.adapt.learning.segments import Segments, take_segments
 from jaxspec.drafters.base import Committed, Nodes, TargetHead
 from jaxspec.drafters.falcon.config import FalconConfig
 from jaxspec.drafters.falcon.drafter import make_falcon_drafter

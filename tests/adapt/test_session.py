@@ -21,9 +21,9 @@ import jaxspec
 from jaxspec.adapt import AdaptOptions, Session, replay
 from jaxspec.adapt.deciders import Decider, Decision
 from jaxspec.adapt.publish import copy_weights, hash_weights, publish
-from jaxspec.engine.compilations import compilations
-from jaxspec.engine.loop import run
-from jaxspec.engine.session import prepare, run_prefill
+from jaxspec.call.session import prepare, run_prefill
+from jaxspec.core.runtime.compilations import compilations
+from jaxspec.round.loop import run
 
 OPTIONS = toys.ADAPT
 

@@ -16,7 +16,7 @@ from jaxspec.bench.adapt.summarise_adapt import render_adapt, summarise
 from jaxspec.bench.adapt.update_cost import measure_updates, render_updates
 from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.cli.main import main
-from jaxspec.engine.compilations import compilations
+from jaxspec.core.runtime.compilations import compilations
 
 PROMPTS = [
     LabelledPrompt(domain, f"{domain} {number}")

@@ -15,8 +15,8 @@ from jaxspec.bench.serve.replay import replay
 from jaxspec.cli.main import main
 from jaxspec.costs.roofline import DEVICES
 from jaxspec.costs.shared_roofline import forward_seconds
-from jaxspec.serve.costs import Costs
-from jaxspec.serve.rounds import Rules
+from jaxspec.serve.on_device.rounds import Rules
+from jaxspec.serve.scheduling.costs import Costs
 
 TEXTS, TOKENS, ROWS = 3, 40, 8
 

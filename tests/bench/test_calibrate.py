@@ -26,7 +26,7 @@ from jaxspec.costs.round_costs import make_costs
 from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.store import save_policy
-from jaxspec.targets import quant
+from jaxspec.targets.layouts import quant
 
 GOLDEN = SHIPPED / "dflash"
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from jaxspec.bench.ranks.places import BELOW, SIBLING, SPINE, count_seen, list_seen, probe_paths
+from jaxspec.call.output import DraftTree, TracedRound
 from jaxspec.cli import main as cli
-from jaxspec.engine.output import DraftTree, TracedRound
 
 # Root 0; 1 and 2 below it; 3 and 4 below 1, 5 below 2; 6 below 4, 7 below 5.
 TREE = DraftTree(

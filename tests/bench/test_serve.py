@@ -14,7 +14,7 @@ from jaxspec.bench.serve.drive import drive
 from jaxspec.cli import bench_serve, options
 from jaxspec.cli.main import main, make_parser
 from jaxspec.serve import ServeRequest
-from jaxspec.serve.plan import RULES
+from jaxspec.serve.on_device.plan import RULES
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from slow_cases import slow_except
 
 import jaxspec
 from jaxspec.builders import Proposes, lattice
-from jaxspec.engine import lookahead
 from jaxspec.policies.rules.svip import make_svip
+from jaxspec.round import lookahead
 
 BATCH, DEPTH, VOCAB, BUDGET = 2, 4, 7, 16
 
@@ -129,7 +129,7 @@ def test_without_the_certificate_trees_would_be_wrong(monkeypatch):
         return jnp.ones(limit.shape, bool)
 
     draft_trees.clear_cache()
-    monkeypatch.setattr("jaxspec.engine.draft.is_certain", always)
+    monkeypatch.setattr("jaxspec.round.draft.is_certain", always)
     base, bias, root, _ = heads(0, peaked=False)
     tree, _ = draft_trees(base, bias, root, None, builder=lattice(shortlist=2), budget=BUDGET)
     draft_trees.clear_cache()

@@ -3,7 +3,7 @@
 import pytest
 from short_models import load_short
 
-from jaxspec.engine import automatic, recheck
+from jaxspec.call import automatic, recheck
 
 
 @pytest.fixture(scope="module")

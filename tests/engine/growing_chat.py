@@ -14,7 +14,7 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Spec
 from jaxspec.drafters.jetspec.head import head_config
 from jaxspec.io.hub import ZOO
-from jaxspec.targets.panel_copies import with_panels
+from jaxspec.targets.layouts.panel_copies import with_panels
 
 TURNS = 20
 counts = {"compiled": 0, "missed": 0}

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import jaxspec
+from jaxspec.call import arguments
+from jaxspec.call.text.token_ids import is_batch, to_ids
 from jaxspec.core.config import TargetConfig
-from jaxspec.core.noise import sequence_keys
+from jaxspec.core.sampling.noise import sequence_keys
 from jaxspec.drafters.sizes import choose_depth
-from jaxspec.engine import arguments
-from jaxspec.engine.token_ids import is_batch, to_ids
 
 MESSAGE = {"role": "user", "content": "x"}
 

@@ -8,14 +8,14 @@ import pytest
 from slow_cases import slow_except
 
 import jaxspec
+from jaxspec.call import automatic, kept_costs, probe
+from jaxspec.call.session import prepare
+from jaxspec.call.start import start_session
+from jaxspec.call.timed_rounds import PLAIN
 from jaxspec.costs.round_costs import make_costs
-from jaxspec.engine import automatic, kept_costs, probe
-from jaxspec.engine.plan import make_plan
-from jaxspec.engine.session import prepare
-from jaxspec.engine.start import start_session
-from jaxspec.engine.timed_rounds import PLAIN
 from jaxspec.policies.baselines.static import make_static
-from jaxspec.targets.panels import COLLECTION
+from jaxspec.round.plan import make_plan
+from jaxspec.targets.layouts.panels import COLLECTION
 
 PROMPTS = ["def add(a, b):\n    return", "Question: What is 2 + 3?\nAnswer:"]
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from verify_trees import make_tree, stack
 
-from jaxspec.core.noise import sequence_keys
-from jaxspec.core.sampling_settings import make_sampling
-from jaxspec.engine.acceptance import accept_rejection, accept_sequential
-from jaxspec.engine.acceptance.rejection import choose_by_rejection, walk_rejection
-from jaxspec.engine.acceptance.sequential import choose_in_sequence, walk_sequential
+from jaxspec.acceptance import accept_rejection, accept_sequential
+from jaxspec.acceptance.rejection import choose_by_rejection, walk_rejection
+from jaxspec.acceptance.sequential import choose_in_sequence, walk_sequential
+from jaxspec.core.sampling.noise import sequence_keys
+from jaxspec.core.sampling.settings import make_sampling
 
 # Two chains below the root that branch, and a third child.
 PARENTS = [-1, 0, 0, 1, 1, 2, 3, 0, 3]

@@ -8,11 +8,11 @@ import pytest
 import tokenizer_toys as toys
 from hypothesis import strategies as st
 
-from jaxspec.engine.detokenize import Detokenizer, continue_after
-from jaxspec.engine.stops import Stops, find_stop, read_stops
-from jaxspec.engine.streamed_text import StreamedText
+from jaxspec.call.text.detokenize import Detokenizer, continue_after
+from jaxspec.call.text.stops import Stops, find_stop, read_stops
+from jaxspec.call.text.streamed_text import StreamedText
 from jaxspec.io.hub import ZOO
-from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.io.text.tokenizer import load_tokenizer
 
 WORDS = ("▁Paris", "▁is", "is", "▁", ".", "世", "▁世界", "\N{REPLACEMENT CHARACTER}")
 # Tokens that end within characters, as vocabularies of real models have them.

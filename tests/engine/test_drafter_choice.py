@@ -7,9 +7,9 @@ import gc
 import jax.numpy as jnp
 import pytest
 
+from jaxspec.call import drafter_choice
+from jaxspec.call.drafter_choice import REVISIT, choose_drafter, record_speed
 from jaxspec.core.params import Params, Spec
-from jaxspec.engine import drafter_choice
-from jaxspec.engine.drafter_choice import REVISIT, choose_drafter, record_speed
 
 
 @pytest.fixture(autouse=True)

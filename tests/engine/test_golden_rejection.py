@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from golden_data import arrays
 
+from jaxspec.acceptance.rejection import choose_by_rejection, walk_rejection
 from jaxspec.builders.trees.chain import build_chain
-from jaxspec.core.sampling_settings import make_sampling
-from jaxspec.engine.acceptance.rejection import choose_by_rejection, walk_rejection
+from jaxspec.core.sampling.settings import make_sampling
 
 GOLDEN = arrays("dspark", "verify_sampling.npz")
 

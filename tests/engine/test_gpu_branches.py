@@ -10,7 +10,7 @@ from short_models import load_short
 from slow_cases import slow_except
 
 import jaxspec
-from jaxspec.engine import quick_jit
+from jaxspec.round import quick_jit
 from pallas_kernels.registry import Device, for_device
 
 CALLS = {

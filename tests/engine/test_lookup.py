@@ -10,10 +10,10 @@ from short_models import load_short
 from slow_cases import slow_except
 
 import jaxspec
+from jaxspec.call.resolve import resolve_config
+from jaxspec.call.session import prepare
 from jaxspec.drafters.dspark.shapes import published_config
-from jaxspec.engine.plan import make_plan, suits_lookup
-from jaxspec.engine.resolve import resolve_config
-from jaxspec.engine.session import prepare
+from jaxspec.round.plan import make_plan, suits_lookup
 
 pytestmark = pytest.mark.usefixtures("cache")
 

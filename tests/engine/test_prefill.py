@@ -7,11 +7,11 @@ import pytest
 from short_models import load_short
 from slow_cases import slow_except
 
+from jaxspec.call import prefill as module
+from jaxspec.call.session import prepare, run_prefill
 from jaxspec.core.cache import SequenceCache, append, filled
 from jaxspec.drafters.registry import make_drafter
-from jaxspec.engine import prefill as module
-from jaxspec.engine.capacity import prompt_chunk
-from jaxspec.engine.session import prepare, run_prefill
+from jaxspec.round.capacity import prompt_chunk
 from pallas_kernels import reference
 from pallas_kernels.registry import using
 

@@ -11,9 +11,9 @@ import pytest
 from short_models import load_short
 
 import jaxspec
-from jaxspec.engine import capacity
-from jaxspec.engine.compilations import compilations
-from jaxspec.engine.session import prepare
+from jaxspec.call.session import prepare
+from jaxspec.core.runtime.compilations import compilations
+from jaxspec.round import capacity
 
 CHAT = Path(__file__).parent / "growing_chat.py"
 

@@ -6,8 +6,8 @@ import os
 import jax
 import jax.numpy as jnp
 
-from jaxspec.engine import quick_jit as module
-from jaxspec.engine.quick_jit import (
+from jaxspec.round import quick_jit as module
+from jaxspec.round.quick_jit import (
     LEFT_OUT,
     choose_options,
     find_known,

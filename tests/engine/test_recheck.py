@@ -7,11 +7,11 @@ import pytest
 from slow_cases import slow_except
 
 import jaxspec
+from jaxspec.call import recheck
+from jaxspec.call.recheck import LIMIT, WEIGHT, choose_kinds, correct_ratio
+from jaxspec.call.session import prepare, run_prefill
+from jaxspec.call.timed_rounds import PLAIN, count_rounds
 from jaxspec.costs.round_costs import make_costs
-from jaxspec.engine import recheck
-from jaxspec.engine.recheck import LIMIT, WEIGHT, choose_kinds, correct_ratio
-from jaxspec.engine.session import prepare, run_prefill
-from jaxspec.engine.timed_rounds import PLAIN, count_rounds
 
 WIDTHS = (1, 4, 8, 16)
 COSTS = make_costs(WIDTHS, (64.0,), 0.5, [[2.0], [3.0], [4.0], [6.0]]).by_rows()

@@ -12,15 +12,15 @@ from short_models import load_short
 from slow_cases import slow_except
 
 import jaxspec
+from jaxspec.call import finish, shrink, shrink_choice, start
+from jaxspec.call.api import run_session
+from jaxspec.call.automatic import name_setting
+from jaxspec.call.finish import run_to_end
+from jaxspec.call.prefill import prefill
+from jaxspec.call.session import matmul_precision, prefill_arguments, prepare, run_prefill
+from jaxspec.call.shrink import SHARED, find_axes
+from jaxspec.core.runtime.compilations import compilations
 from jaxspec.costs.files import load_costs
-from jaxspec.engine import finish, shrink, shrink_choice, start
-from jaxspec.engine.api import run_session
-from jaxspec.engine.automatic import name_setting
-from jaxspec.engine.compilations import compilations
-from jaxspec.engine.finish import run_to_end
-from jaxspec.engine.prefill import prefill
-from jaxspec.engine.session import matmul_precision, prefill_arguments, prepare, run_prefill
-from jaxspec.engine.shrink import SHARED, find_axes
 from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig
 from training.drafters import records
 

@@ -5,8 +5,8 @@ import inspect
 import pytest
 
 import jaxspec
-from jaxspec.engine.resolve import resolve_config
-from jaxspec.engine.session import prepare
+from jaxspec.call.resolve import resolve_config
+from jaxspec.call.session import prepare
 
 
 def options_of(function) -> dict[str, tuple]:

@@ -10,11 +10,11 @@ import pytest
 from short_models import load_short
 
 import jaxspec
-from jaxspec.engine import probe, start
-from jaxspec.engine.compilations import compilations
-from jaxspec.engine.loop import run
-from jaxspec.engine.session import matmul_precision, prepare
-from jaxspec.engine.timed_rounds import PLAIN
+from jaxspec.call import probe, start
+from jaxspec.call.session import matmul_precision, prepare
+from jaxspec.call.timed_rounds import PLAIN
+from jaxspec.core.runtime.compilations import compilations
+from jaxspec.round.loop import run
 
 PROMPT = [5, 6, 7, 8]
 

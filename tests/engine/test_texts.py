@@ -10,13 +10,13 @@ import tokenizer_toys as toys
 from short_models import load_short
 
 import jaxspec
-from jaxspec.engine.results import read_sequence
-from jaxspec.engine.session import prepare
-from jaxspec.engine.stops import Stops
-from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.call.results import read_sequence
+from jaxspec.call.session import prepare
+from jaxspec.call.text.stops import Stops
+from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.serve import ServeRequest
 from jaxspec.serve.checks import Accepted
-from jaxspec.serve.tasks import Task
+from jaxspec.serve.scheduling.tasks import Task
 
 PROMPT, LONGEST = (100, 101, 102, 103), 14
 SAMPLED = dict(temperature=1.0, ignore_eos=True)

@@ -20,8 +20,9 @@ from sharded_toys import make_params
 import jaxspec
 from jaxspec.adapt.checkpoint import VersionFiles
 from jaxspec.cli.main import main
-from jaxspec.core import interrupts
-from jaxspec.io import atomic, program_cache, safetensors_files, user_cache
+from jaxspec.core.runtime import interrupts
+from jaxspec.io import program_cache, user_cache
+from jaxspec.io.files import atomic, safetensors_files
 from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.store import load_policy, save_policy
 from jaxspec.zoo.convert import convert

@@ -7,9 +7,9 @@ import shutil
 
 import pytest
 
-from jaxspec.io.chat_template import render_chat
 from jaxspec.io.hub import ZOO
-from jaxspec.io.tokenizer import Tokenizer
+from jaxspec.io.text.chat_template import render_chat
+from jaxspec.io.text.tokenizer import Tokenizer
 
 START, END = "{% for m in messages %}", "{% endfor %}"
 CALLS = "[{{ m.role }}]{{ m.content }}{% for c in m.tool_calls or [] %}"

@@ -17,10 +17,10 @@ from golden_data import SHIPPED
 
 import jaxspec
 from jaxspec.drafters import files
-from jaxspec.io.config_entries import COUNT, ENTRIES, FLAG, field, read_entries
+from jaxspec.io.files.safetensors_files import WEIGHTS, WeightFiles
 from jaxspec.io.hub import ZOO, shipped
-from jaxspec.io.safetensors_files import WEIGHTS, WeightFiles
-from jaxspec.targets.hf_config import target_config
+from jaxspec.io.weights.config_entries import COUNT, ENTRIES, FLAG, field, read_entries
+from jaxspec.targets.families.hf_config import target_config
 from jaxspec.zoo.inspect import describe_checkpoint
 
 GOLDEN = SHIPPED

@@ -8,10 +8,10 @@ import gguf_models
 import pytest
 
 import jaxspec
-from jaxspec.io.gguf_files import GgufFile
-from jaxspec.io.gguf_special import read_special
-from jaxspec.io.gguf_tokenizer import build_tokenizer, end_ids
-from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.io.files.gguf_files import GgufFile
+from jaxspec.io.text.gguf_special import read_special
+from jaxspec.io.text.gguf_tokenizer import build_tokenizer, end_ids
+from jaxspec.io.text.tokenizer import load_tokenizer
 
 LLAMA3 = ["a", "<|end_of_text|>", "<|eot_id|>"]
 SPM = {

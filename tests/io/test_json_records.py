@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from jaxspec.io.json_records import BrokenRecord, read_objects
+from jaxspec.io.text.json_records import BrokenRecord, read_objects
 
 RECORDS = [{"text": "żółć 😀"}, {"text": "a,]}\u2028b", "n": [1, {"x": []}]}, {"text": "c"}]
 LINES = "\n".join(json.dumps(one, ensure_ascii=False) for one in RECORDS)

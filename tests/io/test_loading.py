@@ -14,11 +14,13 @@ from golden_data import SHIPPED
 import jaxspec
 from jaxspec.bench.loading.measure_first_calls import measure_first_calls, render_first_calls
 from jaxspec.bench.loading.measure_load import measure_load, render_load
-from jaxspec.io import load_tree, progress, read_ahead
-from jaxspec.io.load_tree import read_tree
-from jaxspec.io.safetensors_files import INDEX, WEIGHTS, WeightFiles, write_safetensors
-from jaxspec.io.tensors import RenamedTensors, Tensors
-from jaxspec.io.weight_map import Leaf, WeightMismatch, linear, vector, write_tree
+from jaxspec.io import progress
+from jaxspec.io.files import read_ahead
+from jaxspec.io.files.safetensors_files import INDEX, WEIGHTS, WeightFiles, write_safetensors
+from jaxspec.io.files.tensors import RenamedTensors, Tensors
+from jaxspec.io.weights import load_tree
+from jaxspec.io.weights.load_tree import read_tree
+from jaxspec.io.weights.weight_map import Leaf, WeightMismatch, linear, vector, write_tree
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 # A table like a target's: a lookup table, a fused and a plain projection, biases, a norm, experts.

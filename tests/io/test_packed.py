@@ -12,9 +12,9 @@ from golden_data import SHIPPED
 
 import jaxspec
 from jaxspec.cli.main import main
+from jaxspec.io.files.packed import pack, unpack
+from jaxspec.io.files.safetensors_files import WEIGHTS, WeightFiles, write_safetensors
 from jaxspec.io.hub import ZOO, shipped
-from jaxspec.io.packed import pack, unpack
-from jaxspec.io.safetensors_files import WEIGHTS, WeightFiles, write_safetensors
 from jaxspec.zoo.inspect import describe_checkpoint, render_description
 from jaxspec.zoo.pack import is_packed, pack_drafter, unpack_drafter
 

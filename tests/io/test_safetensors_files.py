@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from jaxspec.io.safetensors_files import INDEX, WEIGHTS, WeightFiles, read_json, write_safetensors
+from jaxspec.io.files.safetensors_files import (
+    INDEX,
+    WEIGHTS,
+    WeightFiles,
+    read_json,
+    write_safetensors,
+)
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 

@@ -8,8 +8,8 @@ import pytest
 import tokenizer_toys as toys
 from tokenizers import processors
 
-from jaxspec.io import tokenizer_files
-from jaxspec.io.tokenizer import Tokenizer, eos_ids, load_tokenizer, replace_surrogates
+from jaxspec.io.text import tokenizer_files
+from jaxspec.io.text.tokenizer import Tokenizer, eos_ids, load_tokenizer, replace_surrogates
 
 TEMPLATE = (
     "{% for m in messages %}<s>{{ m['role'] }}:{{ m['content'] }}</s>{% endfor %}"

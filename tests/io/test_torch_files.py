@@ -15,9 +15,15 @@ import pytest
 import torch_zip
 from golden_data import SHIPPED
 
-from jaxspec.io.safetensors_files import WEIGHTS, write_safetensors
-from jaxspec.io.torch_files import TORCH_INDEX, TORCH_WEIGHTS, TorchFile, TorchFiles, open_weights
-from jaxspec.io.torch_pickle import UnsafePickle
+from jaxspec.io.files.safetensors_files import WEIGHTS, write_safetensors
+from jaxspec.io.files.torch_files import (
+    TORCH_INDEX,
+    TORCH_WEIGHTS,
+    TorchFile,
+    TorchFiles,
+    open_weights,
+)
+from jaxspec.io.files.torch_pickle import UnsafePickle
 
 GOLDEN = SHIPPED / "torch"
 

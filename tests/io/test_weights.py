@@ -10,10 +10,10 @@ from golden_data import SHIPPED
 
 from jaxspec.drafters.dflash import weights as drafter_weights
 from jaxspec.drafters.dflash.hf_config import drafter_config
-from jaxspec.io.safetensors_files import WeightFiles, read_json
-from jaxspec.io.weight_map import WeightMismatch
+from jaxspec.io.files.safetensors_files import WeightFiles, read_json
+from jaxspec.io.weights.weight_map import WeightMismatch
 from jaxspec.targets import weights as target_weights
-from jaxspec.targets.hf_config import target_config
+from jaxspec.targets.families.hf_config import target_config
 
 GOLDEN = SHIPPED
 CONFIGS = {

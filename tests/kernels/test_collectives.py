@@ -1,6 +1,6 @@
 """Collectives of compiled programs, as XLA prints them."""
 
-from pallas_kernels.aot_collectives import list_collectives
+from pallas_kernels.aot.collectives import list_collectives
 
 TEXT = """
   %all-reduce.9 = f32[2,4,16]{2,1,0} all-reduce(%add.3), channel_id=1, to_apply=%region_1.2

@@ -15,7 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels import aot, aot_ptxas, tree_attention_mosaic, tuning, versions
+from pallas_kernels import tuning, versions
+from pallas_kernels.aot import compile as aot
+from pallas_kernels.aot import ptxas as aot_ptxas
+from pallas_kernels.attention import tree_attention_mosaic
 from pallas_kernels.registry import Device, Problem, explain, for_device, using
 
 
@@ -187,7 +190,7 @@ def report(tmp_path_factory):
         patch.setenv("MOSAIC_GPU_DUMP_TO", str(dump))
         yield (
             aot.compile_report(
-                "pallas_kernels.aot_programs:make_attention_program",
+                "pallas_kernels.aot.programs:make_attention_program",
                 {"calls": calls, "implementation": "mosaic"},
                 "h100",
                 large=4 * 2**20,

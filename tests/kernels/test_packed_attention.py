@@ -11,9 +11,14 @@ import numpy as np
 import pytest
 from slow_cases import slow_except
 
-from jaxspec.serve.packed import pack
-from pallas_kernels import packed_attention
-from pallas_kernels.packed_attention import by_sequence, interpreted, most_tiles, tile_rows
+from jaxspec.serve.on_device.packed import pack
+from pallas_kernels.attention import packed_attention
+from pallas_kernels.attention.packed_attention import (
+    by_sequence,
+    interpreted,
+    most_tiles,
+    tile_rows,
+)
 from pallas_kernels.registry import Device, Problem, explain, for_device, using
 from pallas_kernels.tuning import packed_tiles
 from pallas_kernels.versions import abstract_gpu_mesh, missing_mosaic

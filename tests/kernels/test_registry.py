@@ -54,7 +54,10 @@ def test_kernels_run_from_ampere_on(device):
 def test_other_devices_get_attention_in_blocks(device, reason):
     for problem in (TREE, None):
         choice = explain("tree_attention", problem, device)
-        assert choice.name == "blocks" and choice.function.__module__ == "pallas_kernels.blocks"
+        assert (
+            choice.name == "blocks"
+            and choice.function.__module__ == "pallas_kernels.attention.blocks"
+        )
         assert reason in choice.reason
 
 

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from slow_cases import slow_except
 
 import jaxspec
-from pallas_kernels import blocks, reference
+from pallas_kernels import reference
+from pallas_kernels.attention import blocks
+from pallas_kernels.attention.tree_attention import interpreted, tree_attention
 from pallas_kernels.registry import Device, Problem, explain, for_device, using
-from pallas_kernels.tree_attention import interpreted, tree_attention
 from pallas_kernels.tuning import Steps, live_steps, tiles
 from pallas_kernels.versions import abstract_gpu_mesh
 

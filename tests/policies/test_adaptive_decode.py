@@ -12,13 +12,10 @@ import pytest
 from short_models import shorten
 
 import jaxspec
+from jaxspec.call.prefill import prefill
+from jaxspec.call.session import prepare, run_prefill
 from jaxspec.core.state import Nodes, Pool
 from jaxspec.costs.round_costs import make_costs
-from jaxspec.engine.loop import run
-from jaxspec.engine.prefill import prefill
-from jaxspec.engine.session import prepare, run_prefill
-from jaxspec.engine.sources import Sources, record_carried, select_sources
-from jaxspec.engine.stop_rule import _drop_nodes
 from jaxspec.policies.baselines.random_actions import make_random
 from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.bastion.controller import make_bastion
@@ -35,6 +32,9 @@ from jaxspec.policies.learned import (
 from jaxspec.policies.learned.networks import init_layers
 from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig, keep_state
 from jaxspec.policies.rules import ddd, gammatune, svip
+from jaxspec.round.loop import run
+from jaxspec.round.sources import Sources, record_carried, select_sources
+from jaxspec.round.stop_rule import _drop_nodes
 
 PROMPTS = [[117, 142, 122, 64, 240, 19], [40, 41, 42, 43]]
 EAGLE = dict(method="eagle3", builder="dynamic/w3", budget=12, depth=4, max_new_tokens=24)

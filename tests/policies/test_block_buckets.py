@@ -10,15 +10,15 @@ import pytest
 from golden_data import SHIPPED
 
 import jaxspec
-from jaxspec.engine import plan as plan_module
-from jaxspec.engine.output import PerRound
-from jaxspec.engine.plan import make_plan
-from jaxspec.engine.resolve import resolve_config
+from jaxspec.call.output import PerRound
+from jaxspec.call.resolve import resolve_config
 from jaxspec.policies.baselines.replayed import make_replay
 from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.compose import compose
 from jaxspec.policies.learned.blockpilot import Predictor, make_blockpilot
 from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig, keep_state
+from jaxspec.round import plan as plan_module
+from jaxspec.round.plan import make_plan
 
 PROMPTS = [[117, 142, 122, 64, 240, 19], [40, 41, 42, 43]]
 BUILDERS = ("chain", "best_first", "expand/fanout=top2gap", "beam", "static", "dynamic")

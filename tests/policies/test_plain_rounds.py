@@ -11,8 +11,8 @@ from golden_data import SHIPPED
 from short_models import shorten
 
 import jaxspec
-from jaxspec.engine.plan import QUEUE
 from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig
+from jaxspec.round.plan import QUEUE
 
 GOLDEN = SHIPPED / "dflash"
 PROMPT = [117, 142, 122, 64, 240, 19]

@@ -11,11 +11,11 @@ from golden_data import SHIPPED
 from short_models import shorten
 
 import jaxspec
+from jaxspec.call.session import prepare
 from jaxspec.drafters.base import Proposal
-from jaxspec.engine.loop import run
-from jaxspec.engine.session import prepare
-from jaxspec.engine.sources import init_sources, record_sources, select_sources
 from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig, keep_state
+from jaxspec.round.loop import run
+from jaxspec.round.sources import init_sources, record_sources, select_sources
 from jaxspec.targets.attention import full_mask
 
 GOLDEN = SHIPPED

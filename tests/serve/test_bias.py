@@ -8,8 +8,9 @@ import pytest
 from serve_toys import PROMPT, SAMPLED, make, run, score
 from short_models import load_short
 
-from jaxspec.serve import ServeRequest, packed
+from jaxspec.serve import ServeRequest
 from jaxspec.serve.bias import BIASES, LogitBias
+from jaxspec.serve.on_device import packed
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from short_models import load_short
 
 from jaxspec.core.state import Accepted
 from jaxspec.serve import ServeRequest
-from jaxspec.serve.calibration import calibrate, init_calibration, observe_rows
+from jaxspec.serve.on_device.calibration import calibrate, init_calibration, observe_rows
 
 LONG = tuple(range(40, 140))  # more than a chunk
 OPTIONS = dict(max_new_tokens=24, ignore_eos=True)

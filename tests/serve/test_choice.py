@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from jaxspec.serve.choice import DraftChoice
-from jaxspec.serve.costs import Costs
-from jaxspec.serve.live_costs import LiveCosts
+from jaxspec.serve.scheduling.choice import DraftChoice
+from jaxspec.serve.scheduling.costs import Costs
+from jaxspec.serve.scheduling.live_costs import LiveCosts
 
 EDGES, PLAIN = (4, 8, 16), (4,)
 

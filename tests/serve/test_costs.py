@@ -5,9 +5,9 @@ import warnings
 
 import pytest
 
-from jaxspec.serve import costs
-from jaxspec.serve.live_costs import LiveCosts
-from jaxspec.serve.rounds import Rules
+from jaxspec.serve.on_device.rounds import Rules
+from jaxspec.serve.scheduling import costs
+from jaxspec.serve.scheduling.live_costs import LiveCosts
 
 
 @pytest.fixture

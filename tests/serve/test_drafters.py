@@ -11,16 +11,16 @@ from serve_toys import PROMPT, SAMPLED, make, run
 from short_models import load_short
 
 import jaxspec
-from jaxspec.engine import drafter_choice
-from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.call import drafter_choice
+from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.serve import InvalidRequest, ServeRequest
-from jaxspec.serve.choice import DraftChoice
-from jaxspec.serve.costs import Costs
 from jaxspec.serve.factory import make_engine
-from jaxspec.serve.prefixes import HeldPrefixes
-from jaxspec.serve.schedule import Schedule
-from jaxspec.targets.panel_copies import with_panels_like
-from jaxspec.targets.panels import COLLECTION
+from jaxspec.serve.scheduling.choice import DraftChoice
+from jaxspec.serve.scheduling.costs import Costs
+from jaxspec.serve.scheduling.prefixes import HeldPrefixes
+from jaxspec.serve.scheduling.schedule import Schedule
+from jaxspec.targets.layouts.panel_copies import with_panels_like
+from jaxspec.targets.layouts.panels import COLLECTION
 from pallas_kernels.versions import vectorizes_sums
 
 # They read different layers of the target, and have different depths.

@@ -6,7 +6,7 @@ from serve_toys import PROMPT, SAMPLED, make, run
 from short_models import load_short
 
 from jaxspec.serve import ServeRequest
-from jaxspec.serve.follow import Followers, follow
+from jaxspec.serve.scheduling.follow import Followers, follow
 
 SHORT, LONG = 3, 24
 
@@ -19,7 +19,7 @@ def mini():
 @pytest.fixture(autouse=True)
 def many(monkeypatch):
     """Take an engine's two slots for many: they wait for each other unless a request waits."""
-    monkeypatch.setattr("jaxspec.serve.schedule._FEW", 0)
+    monkeypatch.setattr("jaxspec.serve.scheduling.schedule._FEW", 0)
 
 
 def requests(count, **options):
@@ -49,7 +49,7 @@ def test_a_visit_ends_with_the_slot_that_a_waiting_request_needs(mini):
 @pytest.mark.parametrize(("few", "rounds"), [(1, 8), (2, SHORT)])
 @pytest.mark.thorough
 def test_of_few_slots_none_stays_idle(mini, few, rounds, monkeypatch):
-    monkeypatch.setattr("jaxspec.serve.schedule._FEW", few)
+    monkeypatch.setattr("jaxspec.serve.scheduling.schedule._FEW", few)
     assert first_visit(make(mini), requests(2, method="ar")) == (rounds, [0])
 
 

@@ -10,11 +10,11 @@ from short_models import load_short
 
 import jaxspec
 from jaxspec.serve import InvalidRequest, QueueFull, ServeRequest
-from jaxspec.serve.choice import DraftChoice
-from jaxspec.serve.costs import Costs
 from jaxspec.serve.factory import make_engine
-from jaxspec.serve.live_costs import LiveCosts
-from jaxspec.serve.prefixes import HeldPrefixes
+from jaxspec.serve.scheduling.choice import DraftChoice
+from jaxspec.serve.scheduling.costs import Costs
+from jaxspec.serve.scheduling.live_costs import LiveCosts
+from jaxspec.serve.scheduling.prefixes import HeldPrefixes
 
 TEXTS = (
     "The cat sat on the",
@@ -76,7 +76,7 @@ def join(updates):
 
 def random_requests(params, count, sampling, seed=0):
     """Requests of all kinds, and what `decode` gives each. Its method does not matter."""
-    from jaxspec.io.tokenizer import load_tokenizer
+    from jaxspec.io.text.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(params.spec.tokenizer)
     pick, requests = random.Random(seed), []

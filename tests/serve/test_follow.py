@@ -10,11 +10,11 @@ from jax.experimental import multihost_utils
 from serve_toys import PROMPT, SAMPLED, make, run
 from short_models import load_short
 
-from jaxspec.core.processes import end_together
+from jaxspec.core.runtime.processes import end_together
 from jaxspec.serve import ServeRequest
-from jaxspec.serve.follow import Followers, Packets, check_processes, follow
-from jaxspec.serve.programs import pack_control
-from jaxspec.serve.rounds import Control
+from jaxspec.serve.on_device.programs import pack_control
+from jaxspec.serve.on_device.rounds import Control
+from jaxspec.serve.scheduling.follow import Followers, Packets, check_processes, follow
 
 TAKES = {"visit": ((2, 3), (2,)), "feed": ((1, 20), (4,)), "clean": ((),), "reset": ()}
 

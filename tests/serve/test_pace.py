@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxspec.serve.pace import Pace
+from jaxspec.serve.scheduling.pace import Pace
 
 
 def test_rounds_fill_the_time_of_a_visit():

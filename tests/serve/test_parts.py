@@ -6,11 +6,11 @@ from short_models import load_short
 
 import jaxspec
 from jaxspec.serve import ServeRequest, make_engine
-from jaxspec.serve.choice import DraftChoice
-from jaxspec.serve.costs import Costs, guess_costs
-from jaxspec.serve.programs import Variant
-from jaxspec.serve.rounds import Rules
-from jaxspec.serve.warming import cover, find_first
+from jaxspec.serve.on_device.programs import Variant
+from jaxspec.serve.on_device.rounds import Rules
+from jaxspec.serve.scheduling.choice import DraftChoice
+from jaxspec.serve.scheduling.costs import Costs, guess_costs
+from jaxspec.serve.scheduling.warming import cover, find_first
 
 SHAPE = dict(slots=4, capacity=320, budget=8, edges=(4, 32), rounds=4, visit_seconds=None)
 
@@ -26,7 +26,7 @@ def visits(monkeypatch):
     for name in ("wants_drafts", "wants_followers"):
         monkeypatch.setattr(DraftChoice, name, lambda choice: True)
     monkeypatch.setattr(
-        "jaxspec.serve.schedule.read_costs", lambda device: Costs((1.0, 1.001), (0.9,))
+        "jaxspec.serve.scheduling.schedule.read_costs", lambda device: Costs((1.0, 1.001), (0.9,))
     )
     return []
 

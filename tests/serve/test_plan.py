@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from jaxspec.core.state import Accepted, Tree
-from jaxspec.serve.calibration import calibrate, init_calibration, observe_rows
-from jaxspec.serve.packed import pack
-from jaxspec.serve.plan import Offer, share_rows
+from jaxspec.serve.on_device.calibration import calibrate, init_calibration, observe_rows
+from jaxspec.serve.on_device.packed import pack
+from jaxspec.serve.on_device.plan import Offer, share_rows
 
 EDGES = (4, 6, 9, 12)
 

@@ -12,11 +12,11 @@ from golden_data import SHIPPED
 from slow_cases import slow_except
 
 import jaxspec
-from jaxspec.serve.clean import clean_slot
 from jaxspec.serve.factory import make_engine
-from jaxspec.serve.feed import feed
-from jaxspec.serve.rounds import Control
-from jaxspec.serve.visit import visit
+from jaxspec.serve.on_device.clean import clean_slot
+from jaxspec.serve.on_device.feed import feed
+from jaxspec.serve.on_device.rounds import Control
+from jaxspec.serve.on_device.visit import visit
 
 CAPACITY = 4096
 

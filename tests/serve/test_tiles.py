@@ -7,14 +7,14 @@ import pytest
 from sharded_toys import make_params
 
 import jaxspec
+from jaxspec.call.resolve import resolve_config
 from jaxspec.core.cache import PackedCache
 from jaxspec.core.state import KVCache
 from jaxspec.core.tree import ancestor_words
-from jaxspec.engine.plan import make_plan
-from jaxspec.engine.resolve import resolve_config
+from jaxspec.round.plan import make_plan
 from jaxspec.serve import ServeRequest, make_engine
-from jaxspec.serve.costs import Costs
-from jaxspec.serve.packed import pack
+from jaxspec.serve.on_device.packed import pack
+from jaxspec.serve.scheduling.costs import Costs
 from pallas_kernels.registry import using
 
 PROMPTS = tuple(range(5, 25)), (5, 6, 7)

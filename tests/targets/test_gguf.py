@@ -13,13 +13,13 @@ import tokenizer_toys as toys
 from slow_cases import slow_except
 
 import jaxspec
-from jaxspec.engine.detokenize import continue_after
-from jaxspec.io.gguf_files import GgufFile
-from jaxspec.io.gguf_tokenizer import build_tokenizer
-from jaxspec.io.safetensors_files import WeightFiles, read_json
-from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.call.text.detokenize import continue_after
+from jaxspec.io.files.gguf_files import GgufFile
+from jaxspec.io.files.safetensors_files import WeightFiles, read_json
+from jaxspec.io.text.gguf_tokenizer import build_tokenizer
+from jaxspec.io.text.tokenizer import load_tokenizer
+from jaxspec.targets.families.hf_config import target_config
 from jaxspec.targets.gguf import GgufWeights, read_gguf_entries
-from jaxspec.targets.hf_config import target_config
 from jaxspec.zoo.inspect import describe_checkpoint
 from jaxspec.zoo.places import PACKAGED, is_installed, resolve_model
 

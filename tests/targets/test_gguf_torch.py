@@ -41,8 +41,8 @@ def test_logits_and_tokens_are_those_of_transformers():
     texts = [json.loads(line)["prompt"][:400] for line in DEMO_PROMPTS.read_text().splitlines()]
     prompts = [*texts, *([{"role": "user", "content": text}] for text in QUESTIONS)]
     assert len(prompts) == 10
-    from jaxspec.engine.token_ids import to_ids
-    from jaxspec.io.tokenizer import load_tokenizer
+    from jaxspec.call.text.token_ids import to_ids
+    from jaxspec.io.text.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(params.spec.tokenizer)
     for prompt in prompts:

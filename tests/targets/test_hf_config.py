@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from jaxspec.core.config import RopeScaling
-from jaxspec.targets.hf_config import target_config, target_config_to_hf
+from jaxspec.targets.families.hf_config import target_config, target_config_to_hf
 
 QWEN3 = {
     "architectures": ["Qwen3ForCausalLM"],

@@ -11,9 +11,9 @@ from golden_data import SHIPPED
 from slow_cases import slow_except
 
 import jaxspec
-from jaxspec.engine.kept_costs import describe_model
-from jaxspec.engine.session import prepare
-from jaxspec.targets import panel_copies, panel_speed, panels
+from jaxspec.call.kept_costs import describe_model
+from jaxspec.call.session import prepare
+from jaxspec.targets.layouts import panel_copies, panel_speed, panels
 from jaxspec.targets.transformer import Transformer
 from pallas_kernels.versions import vectorizes_sums
 

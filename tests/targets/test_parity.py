@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.io.safetensors_files import WeightFiles, write_safetensors
-from jaxspec.targets.hf_config import target_config, target_config_to_hf
+from jaxspec.io.files.safetensors_files import WeightFiles, write_safetensors
+from jaxspec.targets.families.hf_config import target_config, target_config_to_hf
 from jaxspec.targets.transformer import Transformer
 from jaxspec.targets.weights import from_hf, to_hf
 

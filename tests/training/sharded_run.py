@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.core.processes import HostOptions, connect
+from jaxspec.core.runtime.processes import HostOptions, connect
 from training.loop import LoopOptions, fit
 from training.optimizer import OptimizerOptions, make_optimizer
 

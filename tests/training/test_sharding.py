@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from slow_cases import slow_except
 
-from jaxspec.core.processes import HostOptions, connect
+from jaxspec.core.runtime.processes import HostOptions, connect
 from training import sharding
 
 SCRIPT = Path(__file__).with_name("sharded_run.py")

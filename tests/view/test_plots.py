@@ -2,7 +2,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from jaxspec.engine.output import DraftTree, Output, Stats, TracedRound
+from jaxspec.call.output import DraftTree, Output, Stats, TracedRound
 from jaxspec.view.plots import (
     LINES,
     _leaf_heights,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxspec.core.near_miss import choose_one
+from jaxspec.core.runtime.near_miss import choose_one
 
 from ..presets import DrafterPreset
 from .dflash import DFLASH

@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxspec
+from jaxspec.call.session import matmul_precision, prepare, run_prefill
 from jaxspec.core.params import Params
-from jaxspec.engine.draft import draft
-from jaxspec.engine.grow import grow
-from jaxspec.engine.quick_jit import quick_jit
-from jaxspec.engine.round import make_round
-from jaxspec.engine.session import matmul_precision, prepare, run_prefill
+from jaxspec.round.context import make_round
+from jaxspec.round.draft import draft
+from jaxspec.round.grow import grow
+from jaxspec.round.quick_jit import quick_jit
 
 from ..replay.committed import committed_of_tree
 

@@ -19,7 +19,7 @@ import json
 import numpy as np
 
 from jaxspec.bench.calibrate import about
-from jaxspec.io.atomic import write_text
+from jaxspec.io.files.atomic import write_text
 from jaxspec.policies.learned.blockpilot import Predictor, make_blockpilot
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.store import save_policy

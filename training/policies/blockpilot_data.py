@@ -21,10 +21,10 @@ import numpy as np
 from tqdm import tqdm
 
 from jaxspec.bench.measure.prompt_files import LabelledPrompt
+from jaxspec.call.text.token_ids import to_ids
 from jaxspec.core.params import Params
 from jaxspec.costs.round_costs import RoundCosts
-from jaxspec.engine.token_ids import to_ids
-from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.targets.transformer import Transformer
 
 from ..splits import number_places

@@ -11,7 +11,7 @@ import numpy as np
 import jaxspec
 from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.core.params import Params
-from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.io.text.tokenizer import load_tokenizer
 
 from ..study_drafters import BLOCKS
 from .block_costs import (

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxspec.core.near_miss import choose_one
-from jaxspec.io.atomic import write_text
+from jaxspec.core.runtime.near_miss import choose_one
+from jaxspec.io.files.atomic import write_text
 
 from ..command import one_line_errors
 from .blockpilot import constants

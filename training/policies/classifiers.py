@@ -30,7 +30,7 @@ from jaxspec.bench.measure.prompt_files import LabelledPrompt, read_prompts
 from jaxspec.builders import dynamic
 from jaxspec.core.params import Params
 from jaxspec.io.fingerprint import fingerprint
-from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.policies.learned import c2t, disco, specdec_plus
 from jaxspec.policies.learned.networks import silu_head
 from jaxspec.policies.protocol import Policy

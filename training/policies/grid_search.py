@@ -21,7 +21,7 @@ import jaxspec
 from jaxspec.bench.calibrate import about
 from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.core.params import Params
-from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.store import save_policy

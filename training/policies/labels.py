@@ -23,7 +23,7 @@ from tqdm import tqdm
 import jaxspec
 from jaxspec.builders import dynamic
 from jaxspec.core.params import Params
-from jaxspec.io.atomic import replacing
+from jaxspec.io.files.atomic import replacing
 from jaxspec.policies.protocol import Acts, Functions, Observation, Policy, PolicyConfig, keep_state
 
 from ..command import check_made_with

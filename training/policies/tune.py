@@ -36,8 +36,8 @@ from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.core.params import Params
 from jaxspec.costs.files import load_costs
 from jaxspec.costs.round_costs import RoundCosts
-from jaxspec.io.atomic import write_text
-from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.io.files.atomic import write_text
+from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.compose import compose
 from jaxspec.policies.learned.c2t import C2TConfig

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxspec.costs.round_costs import RoundCosts
-from jaxspec.io.atomic import replacing
+from jaxspec.io.files.atomic import replacing
 
 from ..splits import HELD_OUT, mark_held_out
 

@@ -20,8 +20,8 @@ from tqdm import tqdm
 import jaxspec
 from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.builders.trees.pool import choose_rows
-from jaxspec.engine.token_ids import to_ids
-from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.call.text.token_ids import to_ids
+from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.learned.ltd_features import pool_size
 

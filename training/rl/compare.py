@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxspec.costs.files import load_costs
-from jaxspec.io.atomic import write_text
+from jaxspec.io.files.atomic import write_text
 from jaxspec.policies.learned.regression import Regression
 from jaxspec.policies.store import load_about, load_policy
 

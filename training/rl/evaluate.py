@@ -19,7 +19,7 @@ from pathlib import Path
 from jaxspec.bench.report.bootstrap import bound_ratio, resample_prompts
 from jaxspec.costs.files import load_costs
 from jaxspec.costs.round_costs import RoundCosts
-from jaxspec.io.atomic import write_text
+from jaxspec.io.files.atomic import write_text
 from jaxspec.policies.store import load_policy
 
 from ..command import one_line_errors

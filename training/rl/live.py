@@ -19,14 +19,14 @@ import numpy as np
 
 import jaxspec
 from jaxspec.bench.measure.prompt_files import read_prompts
-from jaxspec.engine.draft import draft
-from jaxspec.engine.grow import grow
-from jaxspec.engine.loop import run
-from jaxspec.engine.round import make_round
-from jaxspec.engine.session import matmul_precision, prepare, run_prefill
-from jaxspec.engine.token_ids import to_ids
-from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.call.session import matmul_precision, prepare, run_prefill
+from jaxspec.call.text.token_ids import to_ids
+from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.policies.baselines.static import Constants, make_static
+from jaxspec.round.context import make_round
+from jaxspec.round.draft import draft
+from jaxspec.round.grow import grow
+from jaxspec.round.loop import run
 
 from .environment import Data, Environment, Replay, RoundState
 from .options import TextOptions, decode_options, sees_pool

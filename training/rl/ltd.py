@@ -23,7 +23,7 @@ import numpy as np
 
 from jaxspec.bench.calibrate_steps import STEP_COSTS
 from jaxspec.costs.files import load_costs
-from jaxspec.io.atomic import write_text
+from jaxspec.io.files.atomic import write_text
 from jaxspec.io.fingerprint import fingerprint
 from jaxspec.policies.learned.ltd import make_ltd
 from jaxspec.policies.store import save_policy

@@ -20,18 +20,18 @@ from tqdm import tqdm
 
 import jaxspec
 from jaxspec.bench.measure.prompt_files import read_prompts
+from jaxspec.call.session import matmul_precision, prepare, run_prefill
+from jaxspec.call.text.token_ids import to_ids
 from jaxspec.core.tree import root_only
-from jaxspec.engine.commit import absorb, commit
-from jaxspec.engine.draft import draft
-from jaxspec.engine.grow import grow
-from jaxspec.engine.plan import make_plan
-from jaxspec.engine.quick_jit import quick_jit
-from jaxspec.engine.round import make_round
-from jaxspec.engine.session import matmul_precision, prepare, run_prefill
-from jaxspec.engine.token_ids import to_ids
-from jaxspec.engine.verify import verify
-from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.policies.baselines.static import make_static
+from jaxspec.round.commit import absorb, commit
+from jaxspec.round.context import make_round
+from jaxspec.round.draft import draft
+from jaxspec.round.grow import grow
+from jaxspec.round.plan import make_plan
+from jaxspec.round.quick_jit import quick_jit
+from jaxspec.round.verify import verify
 
 from ..command import one_line_errors
 from ..replay.committed import committed_of_pool, committed_of_tree

@@ -13,7 +13,7 @@ from jaxspec.adapt.deciders.base import ROOM, Decider
 from jaxspec.adapt.deciders.never import make_never
 from jaxspec.adapt.deciders.osd import make_osd
 from jaxspec.adapt.deciders.random import make_random
-from jaxspec.core.near_miss import choose_one
+from jaxspec.core.runtime.near_miss import choose_one
 
 # Name to a function of the buffers' sizes.
 DECIDERS: dict[str, Callable[[Mapping[str, int]], Decider]] = {

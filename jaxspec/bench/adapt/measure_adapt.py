@@ -18,8 +18,8 @@ from jaxspec.bench.adapt.kept_runs import KeptRuns, Record, digest_prompts
 from jaxspec.bench.adapt.streams import Item, make_stream
 from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.bench.report.summary import describe_environment
+from jaxspec.call.session import prepare
 from jaxspec.core.params import Params
-from jaxspec.engine.session import prepare
 
 ARMS = tuple(DECIDERS)
 

@@ -14,7 +14,7 @@ import dataclasses
 
 from jaxspec.adapt.actions import FULL
 from jaxspec.bench.architectures import ARCHITECTURES
-from jaxspec.core.near_miss import choose_one
+from jaxspec.core.runtime.near_miss import choose_one
 from jaxspec.costs.roofline import DEVICES, check_dense
 from jaxspec.costs.shared_roofline import COMPUTE, MEMORY, NVLINK
 

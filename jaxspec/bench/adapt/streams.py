@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxspec.bench.measure.prompt_files import LabelledPrompt
-from jaxspec.core.near_miss import choose_one
+from jaxspec.core.runtime.near_miss import choose_one
 
 STREAMS = ("blocks", "shuffled", "passes", "returning", "identifiers")
 PASSES = 4

@@ -17,7 +17,7 @@ from jaxspec.bench.adapt.kept_runs import Record
 from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.bench.report.table import Column, Table, fixed
 from jaxspec.core.params import Params
-from jaxspec.engine.compilations import compile_seconds
+from jaxspec.core.runtime.compilations import compile_seconds
 
 TEST = "test"
 _RULE = "bandit-paired"  # an update has its steps and its two tests

@@ -11,10 +11,10 @@ import numpy as np
 import jaxspec
 from jaxspec.bench.demo import DEMO_PROMPTS
 from jaxspec.bench.measure.prompt_files import read_prompts
+from jaxspec.call.text.token_ids import to_ids
 from jaxspec.core.params import Params
-from jaxspec.engine.quick_jit import quick_jit
-from jaxspec.engine.token_ids import to_ids
-from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.io.text.tokenizer import load_tokenizer
+from jaxspec.round.quick_jit import quick_jit
 from jaxspec.targets.transformer import Transformer
 
 # Bounds of the margins that positions are grouped by: the best logit minus the second.

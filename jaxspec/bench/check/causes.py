@@ -18,7 +18,7 @@ from jaxspec.bench.demo import DEMO_PROMPTS
 from jaxspec.bench.measure.methods import parse_methods
 from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.io.program_cache import SWITCH
-from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.io.text.tokenizer import load_tokenizer
 from pallas_kernels.caution import ALLOW, CAUTIOUS
 
 METHOD, TIMEOUT = "jetspec-best_first@32", 150

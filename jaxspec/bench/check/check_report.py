@@ -12,7 +12,7 @@ from jaxspec.bench.check.check_goals import (
     list_shortfalls,
 )
 from jaxspec.bench.report.table import Column, Table, fixed
-from jaxspec.targets.panels import TRANSPOSED
+from jaxspec.targets.layouts.panels import TRANSPOSED
 
 _SHOWN_KERNELS = 12
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.bench.measure.clock import order_turns, time_call
-from jaxspec.targets.panel_speed import LANES
-from jaxspec.targets.panels import arrange, multiply_panels
+from jaxspec.targets.layouts.panel_speed import LANES
+from jaxspec.targets.layouts.panels import arrange, multiply_panels
 
 REPEATS = 7
 ROWS = (1, 2, 4, 5, 8, 16)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.core.tree import ancestor_words
-from jaxspec.serve.packed import pack
+from jaxspec.serve.on_device.packed import pack
 from pallas_kernels import reference, registry
 
 KERNELS, INTERPRETED, REFERENCE = ("triton", "mosaic"), ("interpret",), "reference"

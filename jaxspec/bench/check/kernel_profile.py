@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.bench.check.rounds import USUAL, prepare_rounds
+from jaxspec.call.session import matmul_precision, run_prefill
 from jaxspec.core.params import Params
-from jaxspec.engine.loop import run
-from jaxspec.engine.session import matmul_precision, run_prefill
+from jaxspec.round.loop import run
 
 ROUNDS, SHOWN = 3, 40
 # What a trace calls the lines of a GPU's kernels, and of the threads that run XLA's programs on a CPU.

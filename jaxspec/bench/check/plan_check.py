@@ -31,8 +31,8 @@ from jaxspec.bench.check.verification import measure_verification
 from jaxspec.bench.latency.ceilings import CEILING_SIZES, find_memory_bytes, measure_ceilings
 from jaxspec.bench.loading.measure_load import measure_load
 from jaxspec.bench.report.summary import describe_environment
-from jaxspec.core.near_miss import choose_one
 from jaxspec.core.params import Params
+from jaxspec.core.runtime.near_miss import choose_one
 from pallas_kernels.caution import needs_caution
 from pallas_kernels.device import current_device
 from pallas_kernels.versions import vectorizes_sums

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxspec.call.session import matmul_precision, prepare, run_prefill
 from jaxspec.core.params import Params
-from jaxspec.engine.session import matmul_precision, prepare, run_prefill
 
 
 def measure_prefills(params: Params, batches: Sequence[Sequence[int]]) -> dict[str, Any]:

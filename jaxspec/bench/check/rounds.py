@@ -20,11 +20,11 @@ from jaxspec.bench.latency.floors import (
     floor_seconds,
 )
 from jaxspec.bench.measure.methods import parse_methods
+from jaxspec.call.session import Session, matmul_precision, prepare, run_prefill
+from jaxspec.call.stream import stream_rounds
 from jaxspec.core.params import Params
-from jaxspec.engine.loop import run
-from jaxspec.engine.plan import make_plan
-from jaxspec.engine.session import Session, matmul_precision, prepare, run_prefill
-from jaxspec.engine.stream import stream_rounds
+from jaxspec.round.loop import run
+from jaxspec.round.plan import make_plan
 
 REPEATS = 5
 

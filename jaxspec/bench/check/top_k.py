@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.bench.measure.clock import time_call
-from jaxspec.core.top_k import top_k
+from jaxspec.core.sampling.top_k import top_k
 
 TIMES, REPEATS = 10, 5
 _WAYS: dict[str, Callable[[jax.Array, int], Any]] = {

@@ -12,9 +12,9 @@ from jaxspec.bench.confidence.calibration import Calibration, calibrate
 from jaxspec.bench.confidence.temperatures import fit_temperatures, prefix_probability
 from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.bench.report.table import Column, Table, fixed, percent, show_value
+from jaxspec.call.output import TracedRound
 from jaxspec.core.params import Params
 from jaxspec.drafters.registry import make_drafter
-from jaxspec.engine.output import TracedRound
 
 # Where the predictions come from: the drafter's distributions, its confidence head, and the head
 # with a temperature per position that was fitted on other prompts.

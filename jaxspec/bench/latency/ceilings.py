@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.bench.measure.clock import time_call
-from pallas_kernels.aot_gpus import GPUS
+from pallas_kernels.aot.gpus import GPUS
 
 # Megabytes of the copied array, and rows and columns of the multiplied matrices.
 CEILING_SIZES = {"gpu": (2000, 8192), "cpu": (256, 1024)}

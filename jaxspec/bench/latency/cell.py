@@ -29,8 +29,8 @@ from jaxspec.bench.measure.phases import PIECES
 from jaxspec.core.params import Params
 from jaxspec.core.state import KVCache
 from jaxspec.core.tree import root_only
-from jaxspec.engine.loop import run
-from jaxspec.engine.plan import DecodeConfig, make_plan
+from jaxspec.round.loop import run
+from jaxspec.round.plan import DecodeConfig, make_plan
 
 # Repetitions in one program: of pieces that read the weights, of small pieces, and of rounds of a
 # replayed histogram.

@@ -16,13 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.core.state import DecodeState
-from jaxspec.engine.commit import absorb, commit
-from jaxspec.engine.draft import draft
-from jaxspec.engine.grow import grow
-from jaxspec.engine.plan import DecodeConfig
-from jaxspec.engine.quick_jit import quick_jit
-from jaxspec.engine.round import make_round
-from jaxspec.engine.verify import Verified, verify
+from jaxspec.round.commit import absorb, commit
+from jaxspec.round.context import make_round
+from jaxspec.round.draft import draft
+from jaxspec.round.grow import grow
+from jaxspec.round.plan import DecodeConfig
+from jaxspec.round.quick_jit import quick_jit
+from jaxspec.round.verify import Verified, verify
 
 
 def read_histogram(text: str) -> tuple[float, ...]:

@@ -8,7 +8,7 @@ import jax
 
 from jaxspec.bench.architectures import DRAFTER, architecture
 from jaxspec.core.params import Spec
-from jaxspec.targets.quant import check_kind
+from jaxspec.targets.layouts.quant import check_kind
 from jaxspec.zoo.checkpoint import default_dtype
 
 # Heads that differ from the published size: the one that ships with the model.

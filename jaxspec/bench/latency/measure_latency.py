@@ -31,7 +31,7 @@ from jaxspec.bench.latency.latency_records import make_record
 from jaxspec.bench.latency.steps import count_needed_bytes, group_contexts, order_steps
 from jaxspec.bench.report.summary import describe_environment
 from jaxspec.core.params import Params
-from jaxspec.targets.quant import quantize_params
+from jaxspec.targets.layouts.quant import quantize_params
 from pallas_kernels import registry
 
 

@@ -15,22 +15,22 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxspec.acceptance import accept_match
 from jaxspec.bench.measure.phases import forward_drafter, forward_target
 from jaxspec.builders import best_first
+from jaxspec.call.prefill import begin_state
 from jaxspec.core import cache
 from jaxspec.core.params import Params
-from jaxspec.core.sampling import draw
-from jaxspec.core.sampling_settings import make_sampling
+from jaxspec.core.sampling.sampling import draw
+from jaxspec.core.sampling.settings import make_sampling
 from jaxspec.core.state import Candidates, DecodeState, KVCache, Request, Tree
 from jaxspec.drafters.base import Committed
-from jaxspec.engine.acceptance import accept_match
-from jaxspec.engine.commit import absorb, commit
-from jaxspec.engine.plan import DecodeConfig, make_plan
-from jaxspec.engine.prefill import begin_state
-from jaxspec.engine.proposals import limit_depth, rank_candidates
-from jaxspec.engine.quick_jit import quick_jit
-from jaxspec.engine.round import Round, make_round
-from jaxspec.engine.verify import TargetPass, keep_path
+from jaxspec.round.commit import absorb, commit
+from jaxspec.round.context import Round, make_round
+from jaxspec.round.plan import DecodeConfig, make_plan
+from jaxspec.round.proposals import limit_depth, rank_candidates
+from jaxspec.round.quick_jit import quick_jit
+from jaxspec.round.verify import TargetPass, keep_path
 
 
 class Forwarded(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any
 from jaxspec.bench.measure.clock import order_turns
 from jaxspec.bench.measure.methods import parse_methods
 from jaxspec.bench.report.table import Column, Table, fixed
-from jaxspec.engine.arguments import check_count
+from jaxspec.call.arguments import check_count
 
 _HEADS = ("first call, s", "second call, s", "difference, s", "its range", "XLA, s of threads")
 

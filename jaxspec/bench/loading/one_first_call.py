@@ -15,7 +15,7 @@ import jax
 import jaxspec
 from jaxspec.bench.measure.methods import parse_methods
 from jaxspec.bench.report.summary import describe_environment
-from jaxspec.engine.compilations import compilations, compile_seconds
+from jaxspec.core.runtime.compilations import compilations, compile_seconds
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The program that assembles weights on a device, for `pallas_kernels.aot.compile_report`."""
+"""The program that assembles weights on a device, for `pallas_kernels.aot.compile.compile_report`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from jaxspec.io.assemble import write_rows
-from pallas_kernels.aot import Program
+from jaxspec.io.weights.assemble import write_rows
+from pallas_kernels.aot.compile import Program
 
 
 def make_write_program(

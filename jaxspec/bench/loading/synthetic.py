@@ -13,8 +13,8 @@ import numpy as np
 
 from jaxspec.bench.architectures import ARCHITECTURES
 from jaxspec.core.config import TargetConfig
-from jaxspec.io.safetensors_files import INDEX, WEIGHTS, write_safetensors
-from jaxspec.targets.hf_config import target_config_to_hf
+from jaxspec.io.files.safetensors_files import INDEX, WEIGHTS, write_safetensors
+from jaxspec.targets.families.hf_config import target_config_to_hf
 from jaxspec.targets.weights import target_leaves
 
 # Stored dtype, that of most published checkpoints.

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from jaxspec.engine.compilations import compilations
+from jaxspec.core.runtime.compilations import compilations
 
 Item = TypeVar("Item")
 # A decode that still compiles after this many calls is an error.

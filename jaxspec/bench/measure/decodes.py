@@ -14,9 +14,9 @@ import jaxspec
 from jaxspec.bench.measure.clock import order_turns, repeat_until_compiled
 from jaxspec.bench.measure.methods import Method
 from jaxspec.bench.measure.prompt_files import LabelledPrompt
+from jaxspec.call.output import Output
+from jaxspec.call.session import prepare
 from jaxspec.core.params import Params
-from jaxspec.engine.output import Output
-from jaxspec.engine.session import prepare
 from jaxspec.policies.registry import AUTOMATIC
 
 

@@ -18,15 +18,15 @@ import numpy as np
 from jaxspec.bench.measure.clock import time_call
 from jaxspec.bench.measure.methods import Method
 from jaxspec.bench.measure.prompt_files import ALL_DOMAINS, LabelledPrompt
+from jaxspec.call.session import Session, matmul_precision, prepare, run_prefill
 from jaxspec.core.params import Params
 from jaxspec.core.state import DecodeState, Tree
-from jaxspec.engine.commit import absorb, commit
-from jaxspec.engine.draft import draft
-from jaxspec.engine.grow import find_drawn, grow
-from jaxspec.engine.proposals import Drafted, propose
-from jaxspec.engine.round import Round, compile_phase
-from jaxspec.engine.session import Session, matmul_precision, prepare, run_prefill
-from jaxspec.engine.verify import TargetPass, Verified, project, run_target, verify
+from jaxspec.round.commit import absorb, commit
+from jaxspec.round.context import Round, compile_phase
+from jaxspec.round.draft import draft
+from jaxspec.round.grow import find_drawn, grow
+from jaxspec.round.proposals import Drafted, propose
+from jaxspec.round.verify import TargetPass, Verified, project, run_target, verify
 
 # Phases of a round as reports name them, in order; `rest` is sampling noise and commit.
 PHASES = ("draft", "tree", "verify", "absorb", "rest")

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxspec.io.json_records import read_objects
-from jaxspec.io.messages import (
+from jaxspec.io.text.json_records import read_objects
+from jaxspec.io.text.messages import (
     MESSAGE_KEYS,
     read_conversation,
     read_instruction,
@@ -73,7 +73,7 @@ def read_prompts(
     They are grouped by domain in order of appearance. A record holds one of these keys, the first
     of them counts:
       `messages`, `conversations`, `conversation`, `dialog`: a conversation in the forms of
-        `jaxspec.io.messages`. What precedes its first answer is the prompt, the user's other turns
+        `jaxspec.io.text.messages`. What precedes its first answer is the prompt, the user's other turns
         are its `later`.
       `prompt`: the prompt (with `task_id`: HumanEval).
       `turns`: a conversation's user turns (Spec-Bench, MT-Bench). The first is the prompt, the

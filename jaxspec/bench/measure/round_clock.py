@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.bench.measure.clock import time_call
+from jaxspec.call.session import Session, matmul_precision, prepare, run_prefill
 from jaxspec.core.params import Params
-from jaxspec.engine.loop import run
-from jaxspec.engine.plan import Plan, make_plan
-from jaxspec.engine.session import Session, matmul_precision, prepare, run_prefill
+from jaxspec.round.loop import run
+from jaxspec.round.plan import Plan, make_plan
 
 # Rounds of a sample: enough to make the overhead of the call negligible.
 ROUNDS = 48

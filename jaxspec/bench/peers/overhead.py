@@ -22,12 +22,12 @@ from jaxspec.bench.measure.phases import (
     time_round,
 )
 from jaxspec.bench.measure.prompt_files import LabelledPrompt
+from jaxspec.call.session import Session, matmul_precision, run_prefill
 from jaxspec.core.params import Params
 from jaxspec.core.state import DecodeState
 from jaxspec.core.tree import take_rows
-from jaxspec.engine.loop import run
-from jaxspec.engine.plan import make_plan
-from jaxspec.engine.session import Session, matmul_precision, run_prefill
+from jaxspec.round.loop import run
+from jaxspec.round.plan import make_plan
 
 
 def measure_overhead(

@@ -29,10 +29,10 @@ from jaxspec.bench.peers.overhead import measure_overhead
 from jaxspec.bench.peers.peer import Peer, PeerDecode, count_threads
 from jaxspec.bench.peers.pytorch import HOW_TO_INSTALL, PLAIN, torch_installed, torch_peers
 from jaxspec.bench.report.summary import describe_environment
+from jaxspec.call.text.token_ids import to_ids
 from jaxspec.core.params import WEIGHTLESS, Spec
 from jaxspec.drafters.registry import record_of
-from jaxspec.engine.token_ids import to_ids
-from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.zoo.places import find_gguf_file, is_gguf
 
 

@@ -19,10 +19,10 @@ from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.bench.policies.replay_pauses import RecordedText, draft_always, find_reach, replay
 from jaxspec.bench.report.summary import describe_environment
 from jaxspec.bench.report.table import Column, Table, fixed, percent
+from jaxspec.call.session import prepare
 from jaxspec.core.params import Params
-from jaxspec.engine.plan import make_plan
-from jaxspec.engine.session import prepare
 from jaxspec.policies.bastion.pauses import RULE, PauseRule
+from jaxspec.round.plan import make_plan
 
 GOAL = 0.97
 # Random orders in which one process decodes all texts.

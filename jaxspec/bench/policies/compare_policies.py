@@ -38,7 +38,7 @@ from jaxspec.bench.measure.methods import Method
 from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.bench.measure.round_clock import plan_rounds
 from jaxspec.bench.report.summary import describe_environment, summarise
-from jaxspec.core.near_miss import choose_one
+from jaxspec.core.runtime.near_miss import choose_one
 from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.policies.baselines.replayed import make_replay
 from jaxspec.policies.compose import compose

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxspec.builders.trees.paths import Paths, make_paths
-from jaxspec.engine.output import DraftTree, TracedRound
+from jaxspec.call.output import DraftTree, TracedRound
 
 # Places of the node that a candidate follows: on the spine; a first candidate was refused just
 # before it, so it is a sibling of the spine; or somewhere below such a sibling.

@@ -27,7 +27,7 @@ from jaxspec.bench.report.definitions import (
 )
 from jaxspec.core.params import Params
 from jaxspec.io.processor import describe_processor
-from jaxspec.targets import quant
+from jaxspec.targets.layouts import quant
 
 
 def summarise(

@@ -17,9 +17,9 @@ from jaxspec.bench.serve.recorded_trees import Trees
 from jaxspec.bench.serve.replay import replay
 from jaxspec.costs.roofline import DEVICES
 from jaxspec.costs.shared_roofline import COMPUTE, KERNELS, LAUNCH, MEMORY, forward_seconds
-from jaxspec.serve.costs import Costs
 from jaxspec.serve.factory import choose_edges
-from jaxspec.serve.rounds import Rules
+from jaxspec.serve.on_device.rounds import Rules
+from jaxspec.serve.scheduling.costs import Costs
 
 # Rows that the drafter runs for each slot: a block.
 BLOCK = 16

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 import jaxspec
+from jaxspec.call.output import TracedRound
+from jaxspec.call.resolve import resolve_config
 from jaxspec.core.params import Params
-from jaxspec.engine.output import TracedRound
-from jaxspec.engine.plan import make_plan
-from jaxspec.engine.resolve import resolve_config
+from jaxspec.round.plan import make_plan
 
 # Texts decoded together while trees are recorded.
 _BATCH = 16

@@ -15,12 +15,17 @@ import numpy as np
 
 from jaxspec.bench.serve.recorded_trees import Trees
 from jaxspec.core.state import Accepted, Tree
-from jaxspec.serve.calibration import Calibration, calibrate, init_calibration, observe_rows
-from jaxspec.serve.choice import DraftChoice
-from jaxspec.serve.costs import Costs
-from jaxspec.serve.live_costs import LiveCosts
-from jaxspec.serve.plan import Offer, share_rows
-from jaxspec.serve.rounds import Rules
+from jaxspec.serve.on_device.calibration import (
+    Calibration,
+    calibrate,
+    init_calibration,
+    observe_rows,
+)
+from jaxspec.serve.on_device.plan import Offer, share_rows
+from jaxspec.serve.on_device.rounds import Rules
+from jaxspec.serve.scheduling.choice import DraftChoice
+from jaxspec.serve.scheduling.costs import Costs
+from jaxspec.serve.scheduling.live_costs import LiveCosts
 
 # Rounds after which figures count: the choice to draft and the correction of scores have settled.
 _SETTLED = 128

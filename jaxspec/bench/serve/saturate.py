@@ -12,10 +12,10 @@ import jaxspec
 from jaxspec.bench.endpoint.load import Load
 from jaxspec.bench.report.table import Column, Table, fixed, with_interval
 from jaxspec.bench.serve.drive import drive
+from jaxspec.call.arguments import check_budget, check_count
 from jaxspec.core.params import Params
-from jaxspec.engine.arguments import check_budget, check_count
 from jaxspec.serve import Engine, ServeRequest, make_engine
-from jaxspec.serve.pace import VISIT_SECONDS
+from jaxspec.serve.scheduling.pace import VISIT_SECONDS
 
 
 def saturate(

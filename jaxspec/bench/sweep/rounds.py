@@ -11,10 +11,10 @@ import numpy as np
 
 from jaxspec.bench.measure.methods import Method
 from jaxspec.bench.measure.prompt_files import LabelledPrompt
+from jaxspec.call.session import matmul_precision, prepare, run_prefill
 from jaxspec.core.state import Tree
-from jaxspec.engine.loop import run
-from jaxspec.engine.session import matmul_precision, prepare, run_prefill
 from jaxspec.policies.bastion.score_correction import correct_scores
+from jaxspec.round.loop import run
 
 
 def trace_rounds(

@@ -99,7 +99,7 @@ def lattice(
       width: W, nodes per level that are drafted from; None is all that can matter, the budget - 2.
       candidates: C, children of a node that are considered; None is all that can matter.
       shortlist: tokens of every depth among which the nodes to draft from are foreseen, so that one
-        product computes them all (see `jaxspec.engine.lookahead`); None computes level by level. It
+        product computes them all (see `jaxspec.round.lookahead`); None computes level by level. It
         needs DSpark with a vanilla or gated head.
     """
     return Lattice(width, candidates, shortlist)

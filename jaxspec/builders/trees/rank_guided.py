@@ -17,7 +17,7 @@ from jaxspec.builders.checks import check_count
 from jaxspec.builders.growth import Growth, Proposes
 from jaxspec.builders.protocol import Builder, Unsuitable
 from jaxspec.builders.trees.rank_blocks import FIRST_SLOT, OTHER_SLOTS, BlockSizes, grow_blocks
-from jaxspec.core.near_miss import choose_one
+from jaxspec.core.runtime.near_miss import choose_one
 
 # Tokens per rank class, then the modes of `FIRST_SLOT` and `OTHER_SLOTS`. If the last class has
 # width 0, the slots after it do not branch either.

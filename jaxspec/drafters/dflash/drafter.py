@@ -15,8 +15,8 @@ from jaxspec.core.state import KVCache
 from jaxspec.drafters.base import Committed, Drafter, Proposal, TargetHead, whole_vocabulary
 from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.drafters.dflash.network import BlockDrafter
+from jaxspec.targets.layouts.panels import COLLECTION
 from jaxspec.targets.linear import multiply_kernel
-from jaxspec.targets.panels import COLLECTION
 
 
 def make_block_drafter(config: BlockDrafterConfig) -> Drafter:

@@ -28,9 +28,9 @@ from jaxspec.drafters.dflash.weights import (
 from jaxspec.drafters.draft_vocab_weights import open_drafter, pad_tables
 from jaxspec.drafters.format import About, Format, take_borrowed, write_directory
 from jaxspec.drafters.hf_fields import check_fits, main_dtype
-from jaxspec.io.config_entries import read_entries
-from jaxspec.io.draft_vocab import MAPPING
-from jaxspec.io.weight_map import check_fit
+from jaxspec.io.weights.config_entries import read_entries
+from jaxspec.io.weights.draft_vocab import MAPPING
+from jaxspec.io.weights.weight_map import check_fit
 from jaxspec.targets.weights import is_rotary_table
 
 # A learned vector in place of the mask token's embedding, as MiMo ships it.

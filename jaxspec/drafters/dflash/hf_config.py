@@ -6,8 +6,8 @@ from typing import Any
 
 from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.drafters.hf_fields import draft_vocab_size, own_fields, score_temperature
-from jaxspec.io.provenance import Provenance
-from jaxspec.targets.hf_fields import integer, transformer_fields, transformer_fields_to_hf
+from jaxspec.io.weights.provenance import Provenance
+from jaxspec.targets.families.hf_fields import integer, transformer_fields, transformer_fields_to_hf
 
 ARCHITECTURE = "DFlashDraftModel"
 _DRAFT_NOTE = "reduced: lm_head.weight, d2t and t2d are read by jaxspec alone; vLLM and SGLang have no such causal head"

@@ -22,9 +22,9 @@ from jaxspec.drafters.hf_fields import (
     score_temperature,
     speculators_to_hf,
 )
-from jaxspec.io.provenance import Provenance
-from jaxspec.io.weight_map import Leaf
-from jaxspec.targets.hf_fields import integer, transformer_fields
+from jaxspec.io.weights.provenance import Provenance
+from jaxspec.io.weights.weight_map import Leaf
+from jaxspec.targets.families.hf_fields import integer, transformer_fields
 
 TYPE = "dflash"
 # Tensors that the schema saves with the drafter although they are the target's: {here: in the

@@ -12,10 +12,10 @@ import numpy as np
 from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.drafters.draft_vocab_weights import check_weights, read_weights, write_weights
 from jaxspec.drafters.leaves import make_head_leaf
-from jaxspec.io.draft_vocab import mapping_tensors, sort_rows
-from jaxspec.io.load_tree import read_tree
-from jaxspec.io.tensors import RowReader, Tensors, find_row_reader
-from jaxspec.io.weight_map import (
+from jaxspec.io.files.tensors import RowReader, Tensors, find_row_reader
+from jaxspec.io.weights.draft_vocab import mapping_tensors, sort_rows
+from jaxspec.io.weights.load_tree import read_tree
+from jaxspec.io.weights.weight_map import (
     Leaf,
     WeightMismatch,
     linear,

@@ -13,8 +13,8 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from jaxspec.core.sampling.top_k import top_k
 from jaxspec.core.state import KVCache
-from jaxspec.core.top_k import top_k
 from jaxspec.drafters.base import Drafter, Nodes, Proposal, TargetHead
 from jaxspec.drafters.dflash.drafter import make_block, make_context_functions
 from jaxspec.drafters.dflash2.config import DFlash2Config

@@ -23,9 +23,9 @@ from jaxspec.drafters.dflash2.network import DFlash2
 from jaxspec.drafters.draft_vocab_weights import open_drafter, pad_tables
 from jaxspec.drafters.format import About, Format, write_directory
 from jaxspec.drafters.hf_fields import check_fits, main_dtype
-from jaxspec.io.config_entries import COUNT, POSITIVE, field
-from jaxspec.io.tensors import Tensors
-from jaxspec.io.weight_map import Leaf, check_fit, linear
+from jaxspec.io.files.tensors import Tensors
+from jaxspec.io.weights.config_entries import COUNT, POSITIVE, field
+from jaxspec.io.weights.weight_map import Leaf, check_fit, linear
 from jaxspec.targets.weights import is_rotary_table
 
 ARCHITECTURE, TYPE = "DFlash2DraftModel", "dflash2"

@@ -13,12 +13,12 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.draft_model.config import SmallModelConfig
 from jaxspec.drafters.format import About, Format, json_writer
 from jaxspec.drafters.hf_fields import own_fields, score_temperature
-from jaxspec.io.torch_files import open_weights
-from jaxspec.io.weight_map import check_fit
+from jaxspec.io.files.torch_files import open_weights
+from jaxspec.io.weights.weight_map import check_fit
 from jaxspec.targets import weights as target_weights
-from jaxspec.targets.hf_config import target_config, target_config_to_hf
-from jaxspec.targets.hf_fields import integer
-from jaxspec.targets.registry import families, family_of
+from jaxspec.targets.families.hf_config import target_config, target_config_to_hf
+from jaxspec.targets.families.hf_fields import integer
+from jaxspec.targets.families.registry import families, family_of
 
 
 def matches(hf: Mapping[str, Any]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from jaxspec.core.near_miss import choose_one
+from jaxspec.core.runtime.near_miss import choose_one
 from jaxspec.drafters.dflash.config import BlockDrafterConfig
 
 HEADS = ("vanilla", "gated", "rnn")

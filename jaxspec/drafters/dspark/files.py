@@ -26,7 +26,7 @@ from jaxspec.drafters.dspark.hf_config import dspark_config, dspark_config_to_hf
 from jaxspec.drafters.dspark.weights import dspark_leaves
 from jaxspec.drafters.format import About, Format
 from jaxspec.drafters.hf_fields import check_fits, main_dtype
-from jaxspec.io.weight_map import check_fit
+from jaxspec.io.weights.weight_map import check_fit
 from jaxspec.targets.weights import is_rotary_table
 
 

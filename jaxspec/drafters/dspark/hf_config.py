@@ -14,8 +14,8 @@ from jaxspec.drafters.dflash.hf_config import layer_fields_to_hf, read_sliding_w
 from jaxspec.drafters.dflash.speculators import read_mask_token
 from jaxspec.drafters.dspark.config import DSparkConfig
 from jaxspec.drafters.hf_fields import draft_vocab_size, own_fields, score_temperature
-from jaxspec.io.provenance import Provenance
-from jaxspec.targets.hf_fields import integer, transformer_fields
+from jaxspec.io.weights.provenance import Provenance
+from jaxspec.targets.families.hf_fields import integer, transformer_fields
 
 ARCHITECTURE, OWN_ARCHITECTURE = "Qwen3DSparkModel", "JaxspecDSparkModel"
 # The embeddings as a feature: the output of no layer.

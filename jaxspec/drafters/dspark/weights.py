@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jaxspec.drafters.dflash.weights import drafter_leaves
 from jaxspec.drafters.dspark.config import DSparkConfig
-from jaxspec.io.weight_map import Leaf, linear
+from jaxspec.io.weights.weight_map import Leaf, linear
 
 
 def dspark_leaves(config: DSparkConfig) -> list[Leaf]:

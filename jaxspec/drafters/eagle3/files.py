@@ -30,11 +30,11 @@ from jaxspec.drafters.eagle3.config import EagleConfig
 from jaxspec.drafters.format import About, Format, json_writer, take_borrowed, write_directory
 from jaxspec.drafters.hf_fields import main_dtype
 from jaxspec.drafters.leaves import count_features, list_layer_leaves, make_head_leaf
-from jaxspec.io.config_entries import read_entries
-from jaxspec.io.draft_vocab import mapping_tensors, sort_rows
-from jaxspec.io.load_tree import read_tree
-from jaxspec.io.tensors import RenamedTensors, Tensors
-from jaxspec.io.weight_map import Leaf, linear, read_stored, vector, write_tree
+from jaxspec.io.files.tensors import RenamedTensors, Tensors
+from jaxspec.io.weights.config_entries import read_entries
+from jaxspec.io.weights.draft_vocab import mapping_tensors, sort_rows
+from jaxspec.io.weights.load_tree import read_tree
+from jaxspec.io.weights.weight_map import Leaf, linear, read_stored, vector, write_tree
 from jaxspec.targets.weights import EMBEDDING, HEAD, is_rotary_table
 
 _EMBEDDING = "embed_tokens.weight"

@@ -23,7 +23,7 @@ from jaxspec.drafters.hf_fields import (
     sizes_to_hf,
     speculators_to_hf,
 )
-from jaxspec.targets.hf_fields import integer, transformer_fields
+from jaxspec.targets.families.hf_fields import integer, transformer_fields
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 _IDS = "eagle_aux_hidden_state_layer_ids"

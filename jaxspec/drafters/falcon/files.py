@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxspec.drafters.falcon.config import FalconConfig
 from jaxspec.drafters.leaves import list_layer_leaves
 from jaxspec.drafters.own_layout import list_end_leaves, make_own_format
-from jaxspec.io.weight_map import Leaf, linear, vector
+from jaxspec.io.weights.weight_map import Leaf, linear, vector
 
 SIZES = ("slots", "blocks", "lstm_size", "lstm_layers")
 

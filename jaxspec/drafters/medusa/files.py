@@ -22,12 +22,12 @@ import numpy as np
 from jaxspec.drafters.format import Format, json_writer
 from jaxspec.drafters.medusa import hf_config
 from jaxspec.drafters.medusa.config import MedusaConfig
-from jaxspec.io.load_tree import read_tree
-from jaxspec.io.safetensors_files import WEIGHTS as MODEL
-from jaxspec.io.safetensors_files import WeightFiles
-from jaxspec.io.tensors import RowReader, Tensors
-from jaxspec.io.torch_files import TorchFile
-from jaxspec.io.weight_map import Leaf, check_fit, write_tree
+from jaxspec.io.files.safetensors_files import WEIGHTS as MODEL
+from jaxspec.io.files.safetensors_files import WeightFiles
+from jaxspec.io.files.tensors import RowReader, Tensors
+from jaxspec.io.files.torch_files import TorchFile
+from jaxspec.io.weights.load_tree import read_tree
+from jaxspec.io.weights.weight_map import Leaf, check_fit, write_tree
 
 WEIGHTS = "medusa_lm_head.safetensors"
 TORCH_WEIGHTS = "medusa_lm_head.pt"

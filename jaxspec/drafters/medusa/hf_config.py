@@ -16,7 +16,7 @@ from jaxspec.drafters.feature_layers import Layers
 from jaxspec.drafters.format import About
 from jaxspec.drafters.hf_fields import own_fields, score_temperature
 from jaxspec.drafters.medusa.config import MedusaConfig
-from jaxspec.targets.hf_fields import integer
+from jaxspec.targets.families.hf_fields import integer
 
 
 def matches(hf: Mapping[str, Any]) -> bool:

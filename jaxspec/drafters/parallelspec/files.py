@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxspec.drafters.leaves import list_layer_leaves
 from jaxspec.drafters.own_layout import list_end_leaves, make_own_format
 from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
-from jaxspec.io.weight_map import Leaf
+from jaxspec.io.weights.weight_map import Leaf
 
 
 def list_leaves(config: ParallelSpecConfig) -> list[Leaf]:

@@ -24,10 +24,10 @@ from jaxspec.drafters.leaves import count_features, make_head_leaf
 from jaxspec.drafters.specblock import hf_config
 from jaxspec.drafters.specblock.config import SpecBlockConfig
 from jaxspec.drafters.specblock.network import RANK_FEATURES
-from jaxspec.io.draft_vocab import MAPPING
-from jaxspec.io.tensors import RowReader, Tensors
-from jaxspec.io.torch_files import TorchFile
-from jaxspec.io.weight_map import Leaf, linear, vector, write_tree
+from jaxspec.io.files.tensors import RowReader, Tensors
+from jaxspec.io.files.torch_files import TorchFile
+from jaxspec.io.weights.draft_vocab import MAPPING
+from jaxspec.io.weights.weight_map import Leaf, linear, vector, write_tree
 from jaxspec.targets.weights import decoder_layer_leaves, is_rotary_table
 
 _MAPPING_FILE = "vocab_mapping.pt"

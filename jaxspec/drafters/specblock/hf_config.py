@@ -14,7 +14,7 @@ from jaxspec.drafters.feature_layers import Layers, own_layers
 from jaxspec.drafters.format import About
 from jaxspec.drafters.hf_fields import own_fields, read_target_sizes, sizes_to_hf
 from jaxspec.drafters.specblock.config import SpecBlockConfig
-from jaxspec.targets.hf_fields import integer, transformer_fields
+from jaxspec.targets.families.hf_fields import integer, transformer_fields
 
 ARCHITECTURE = "LlamaForCausalLMSpecBlock"
 _NAMES = (ARCHITECTURE, "LlamaForCausalLMSpecBlockShift")

@@ -55,7 +55,7 @@ def make_replay(policy: Policy, per_round: Any, room: int) -> Policy:
 
     Args:
       policy: the policy that decided.
-      per_round: the rounds' `jaxspec.engine.output.PerRound`.
+      per_round: the rounds' `jaxspec.call.output.PerRound`.
       room: rounds of the longest decode; decodes with the same number share a compilation.
 
     Raises:

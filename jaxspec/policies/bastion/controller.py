@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.core.near_miss import choose_one
+from jaxspec.core.runtime.near_miss import choose_one
 from jaxspec.core.state import Accepted, Tree
 from jaxspec.costs.roofline_fit import correct_running
 from jaxspec.costs.round_costs import RoundCosts

@@ -15,7 +15,7 @@ import flax.struct
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.core.near_miss import choose_one
+from jaxspec.core.runtime.near_miss import choose_one
 from jaxspec.policies.learned import ltd_features as features
 from jaxspec.policies.learned.networks import ACTIVATIONS, check_network, mlp
 from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig, Shape, keep_state

@@ -12,8 +12,9 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp
 
-from jaxspec.core.distribution import OURS
-from jaxspec.serve.http.complete import check_model, complete
+from jaxspec.core.runtime.distribution import OURS
+from jaxspec.serve.http.completions.complete import check_model, complete
+from jaxspec.serve.http.completions.parameters import ChatParameters, TextParameters
 from jaxspec.serve.http.errors import ApiError, install_handlers
 from jaxspec.serve.http.guard import Guard
 from jaxspec.serve.http.openapi import (
@@ -27,7 +28,6 @@ from jaxspec.serve.http.openapi import (
     describe_answer,
     list_errors,
 )
-from jaxspec.serve.http.parameters import ChatParameters, TextParameters
 from jaxspec.serve.http.service import Service
 from jaxspec.serve.http.tokenization import add_tokenization
 from jaxspec.serve.page import add_page

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from jaxspec.serve.engine import Engine
+from jaxspec.serve.http.completions.generation import Generation
 from jaxspec.serve.http.errors import ApiError
-from jaxspec.serve.http.generation import Generation
 from jaxspec.serve.http.metrics import Metrics
 from jaxspec.serve.requests import InvalidRequest, QueueFull, ServeRequest, Update
 

@@ -94,7 +94,9 @@ async def _answer_invalid(request: Request, error: Any) -> JSONResponse:
     kind, param, context = first["type"], _name(first["loc"]), first.get("ctx", {})
     if kind == "json_invalid":
         return ApiError(400, "The body is not valid JSON.", "invalid_json").response()
-    if "param" in context:  # an error of `jaxspec.serve.http.parameters` about an object's key
+    if (
+        "param" in context
+    ):  # an error of `jaxspec.serve.http.completions.parameters` about an object's key
         inner = f"{param}.{context['param']}".removeprefix(".")
         return ApiError(400, first["msg"], kind, inner).response()
     if not param:

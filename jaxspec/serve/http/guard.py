@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from jaxspec.serve.http.completions.event_stream import ABORT
 from jaxspec.serve.http.driver import describe
 from jaxspec.serve.http.errors import ApiError
-from jaxspec.serve.http.event_stream import ABORT
 from jaxspec.serve.http.metrics import Metrics
 from jaxspec.serve.http.openapi import needs_key
 from jaxspec.serve.http.settings import HttpSettings

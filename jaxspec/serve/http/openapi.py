@@ -10,8 +10,8 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
-from jaxspec.core.distribution import OURS
-from jaxspec.serve.http.parameters import MOST_SAMPLES
+from jaxspec.core.runtime.distribution import OURS
+from jaxspec.serve.http.completions.parameters import MOST_SAMPLES
 from jaxspec.serve.http.settings import HttpSettings
 
 

@@ -13,7 +13,7 @@ from types import FrameType
 
 import uvicorn
 
-from jaxspec.core import interrupts
+from jaxspec.core.runtime import interrupts
 from jaxspec.serve.http.app import make_app
 from jaxspec.serve.http.service import Service
 

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable
 
 from jaxspec.serve.engine import Engine
+from jaxspec.serve.http.completions.logprobs import TokenTexts
+from jaxspec.serve.http.completions.translate import Tokens, Translator
 from jaxspec.serve.http.driver import DEAD, Driver
 from jaxspec.serve.http.errors import ApiError
-from jaxspec.serve.http.logprobs import TokenTexts
 from jaxspec.serve.http.metrics import Metrics
 from jaxspec.serve.http.settings import HttpSettings
-from jaxspec.serve.http.translate import Tokens, Translator
 
 DRAINING = "This server is shutting down."
 

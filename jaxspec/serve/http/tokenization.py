@@ -8,8 +8,8 @@ from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from jaxspec.serve.http.bodies import Closed, Messages
-from jaxspec.serve.http.complete import check_model
+from jaxspec.serve.http.completions.bodies import Closed, Messages
+from jaxspec.serve.http.completions.complete import check_model
 from jaxspec.serve.http.openapi import REFUSALS
 from jaxspec.serve.http.service import Service
 

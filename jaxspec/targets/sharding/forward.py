@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.mesh import MODEL, Layout, current
-from jaxspec.targets import quant
+from jaxspec.targets.layouts import quant
 from jaxspec.targets.sharding.shares import Split, find_split, share_of
 from jaxspec.targets.transformer import ForwardOutput, Transformer
 

@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.mesh import check_mesh
 from jaxspec.core.params import Params
-from jaxspec.targets import quant
+from jaxspec.targets.layouts import quant
 from jaxspec.targets.sharding.shares import Split, choose_experts, find_split, widen
 
 

@@ -16,10 +16,10 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh, NamedSharding
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.io.load_tree import read_tree
-from jaxspec.io.tensors import Blocks, Tensors
-from jaxspec.io.weight_map import Leaf, check_fit
-from jaxspec.targets import quant
+from jaxspec.io.files.tensors import Blocks, Tensors
+from jaxspec.io.weights.load_tree import read_tree
+from jaxspec.io.weights.weight_map import Leaf, check_fit
+from jaxspec.targets.layouts import quant
 from jaxspec.targets.sharding.place import replicate
 from jaxspec.targets.sharding.shares import Split, find_split
 from jaxspec.targets.weights import ignored, target_leaves

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.mesh import MODEL
-from jaxspec.core.near_miss import choose_one
+from jaxspec.core.runtime.near_miss import choose_one
 
 EXPERTS = ("channel", "expert")
 """How devices share experts: each holds some channels of all, or all channels of some."""

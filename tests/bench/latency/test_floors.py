@@ -10,7 +10,7 @@ import pytest
 
 from jaxspec.bench.architectures import abstract_params, architecture
 from jaxspec.bench.latency import floors
-from jaxspec.targets.quant import quantize_params
+from jaxspec.targets.layouts.quant import quantize_params
 
 # Matrices of Qwen3-8B that a token meets: 36 layers of q, k and v, o, gate and up, down; then the
 # output projection.

@@ -17,9 +17,9 @@ from jaxspec.bench.peers.peer import Peer, PeerDecode
 from jaxspec.bench.peers.peer_tables import render_peers
 from jaxspec.bench.peers.pytorch import PLAIN
 from jaxspec.bench.peers.race_peers import default_methods, race_peers, summarise_peer
+from jaxspec.call.text.token_ids import to_ids
 from jaxspec.cli.main import main
-from jaxspec.engine.token_ids import to_ids
-from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.zoo.checkpoint import drafter_directories
 from jaxspec.zoo.places import resolve_model
 

@@ -18,9 +18,9 @@ from safetensors.numpy import load_file, save_file
 import jaxspec
 from jaxspec.drafters.dflash.files import load_drafter, stored_tensors
 from jaxspec.drafters.dflash.layouts import read_config
-from jaxspec.io.safetensors_files import WEIGHTS, WeightFiles, read_json
-from jaxspec.io.torch_files import TORCH_WEIGHTS
-from jaxspec.io.weight_map import WeightMismatch
+from jaxspec.io.files.safetensors_files import WEIGHTS, WeightFiles, read_json
+from jaxspec.io.files.torch_files import TORCH_WEIGHTS
+from jaxspec.io.weights.weight_map import WeightMismatch
 from jaxspec.zoo.convert import convert
 
 GOLDEN = SHIPPED

@@ -9,7 +9,7 @@ import pytest
 
 from jaxspec.drafters.dflash.hf_config import drafter_config, drafter_config_to_hf
 from jaxspec.drafters.dflash.speculators import speculators_config, speculators_config_to_hf
-from jaxspec.io.provenance import Provenance
+from jaxspec.io.weights.provenance import Provenance
 
 LAYER = {
     "model_type": "qwen3",

@@ -22,8 +22,8 @@ from jaxspec.drafters.dflash2.config import DFlash2Config
 from jaxspec.drafters.dflash2.files import dflash2_leaves, init_variables, read_config
 from jaxspec.drafters.dflash2.network import ConvolvedLayer, DFlash2, DynamicConv
 from jaxspec.drafters.registry import make_drafter
-from jaxspec.io.safetensors_files import WEIGHTS
-from jaxspec.io.weight_map import WeightMismatch
+from jaxspec.io.files.safetensors_files import WEIGHTS
+from jaxspec.io.weights.weight_map import WeightMismatch
 from jaxspec.targets.attention import full_mask
 from jaxspec.targets.layers import DecoderLayer, rope_table
 from jaxspec.zoo.checkpoint import save

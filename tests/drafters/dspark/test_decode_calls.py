@@ -11,9 +11,9 @@ from short_models import shorten
 from slow_cases import slow_except
 
 import jaxspec
-from jaxspec.engine.compilations import compilations
-from jaxspec.engine.loop import run
-from jaxspec.engine.session import prepare, run_prefill
+from jaxspec.call.session import prepare, run_prefill
+from jaxspec.core.runtime.compilations import compilations
+from jaxspec.round.loop import run
 
 GOLDEN = SHIPPED / "dspark"
 PROMPTS = [[124, 85, 121, 59, 47], [7], list(range(40, 75))]

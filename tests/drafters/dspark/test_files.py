@@ -23,8 +23,8 @@ from jaxspec.drafters.dspark.shapes import init_variables, published_config
 from jaxspec.drafters.dspark.weights import dspark_leaves
 from jaxspec.drafters.files import read_config as read_any_config
 from jaxspec.drafters.registry import record_of
-from jaxspec.io.safetensors_files import WEIGHTS
-from jaxspec.io.weight_map import WeightMismatch
+from jaxspec.io.files.safetensors_files import WEIGHTS
+from jaxspec.io.weights.weight_map import WeightMismatch
 from jaxspec.zoo.checkpoint import save
 from jaxspec.zoo.convert import convert
 from jaxspec.zoo.doctor import diagnose

@@ -12,16 +12,16 @@ import pytest
 from golden_data import golden, load_eagle, records, target_of
 
 import jaxspec
+from jaxspec.acceptance.sequential import walk_sequential
 from jaxspec.builders import dynamic
 from jaxspec.core.cache import allocate, append
-from jaxspec.core.sampling_settings import make_sampling
+from jaxspec.core.sampling.settings import make_sampling
 from jaxspec.core.state import Request
 from jaxspec.drafters.base import Committed
-from jaxspec.engine.acceptance.sequential import walk_sequential
-from jaxspec.engine.draft import draft
-from jaxspec.engine.grow import grow
-from jaxspec.engine.plan import DecodeConfig
-from jaxspec.engine.round import make_round
+from jaxspec.round.context import make_round
+from jaxspec.round.draft import draft
+from jaxspec.round.grow import grow
+from jaxspec.round.plan import DecodeConfig
 
 pytestmark = pytest.mark.slow
 TREES, GREEDY, SAMPLED = (

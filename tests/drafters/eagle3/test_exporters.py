@@ -21,8 +21,8 @@ from jaxspec.drafters.eagle3 import files as eagle
 from jaxspec.drafters.eagle3 import hf_config as eagle_config
 from jaxspec.drafters.eagle3.drafter import make_eagle_drafter
 from jaxspec.drafters.files import read_config
-from jaxspec.io.safetensors_files import WEIGHTS, WeightFiles, read_json
-from jaxspec.io.weight_map import WeightMismatch
+from jaxspec.io.files.safetensors_files import WEIGHTS, WeightFiles, read_json
+from jaxspec.io.weights.weight_map import WeightMismatch
 from jaxspec.zoo.inspect import describe_checkpoint
 
 DRAFT, TARGET = SHIPPED / "eagle3" / "draft", SHIPPED / "tiny_llama"

@@ -16,10 +16,10 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.eagle3 import files as eagle
 from jaxspec.drafters.eagle3 import hf_config as eagle_config
 from jaxspec.drafters.format import About
-from jaxspec.io.safetensors_files import WEIGHTS, read_json
-from jaxspec.io.torch_files import TORCH_WEIGHTS
-from jaxspec.io.weight_map import WeightMismatch
-from jaxspec.targets.hf_config import target_config
+from jaxspec.io.files.safetensors_files import WEIGHTS, read_json
+from jaxspec.io.files.torch_files import TORCH_WEIGHTS
+from jaxspec.io.weights.weight_map import WeightMismatch
+from jaxspec.targets.families.hf_config import target_config
 
 GOLDEN = SHIPPED
 DRAFT = GOLDEN / "eagle3" / "draft"

@@ -14,8 +14,8 @@ from safetensors.numpy import load_file, save_file
 
 from jaxspec.drafters.format import About
 from jaxspec.drafters.specblock import files, hf_config
-from jaxspec.io.weight_map import WeightMismatch
-from jaxspec.targets.hf_config import target_config
+from jaxspec.io.weights.weight_map import WeightMismatch
+from jaxspec.targets.families.hf_config import target_config
 
 GOLDEN = SHIPPED
 FOLDER = GOLDEN / "specblock" / "draft"

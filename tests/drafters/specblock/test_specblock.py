@@ -16,8 +16,8 @@ from jaxspec.drafters.specblock import files, hf_config
 from jaxspec.drafters.specblock.config import SpecBlockConfig
 from jaxspec.drafters.specblock.drafter import make_specblock_drafter
 from jaxspec.drafters.specblock.network import SpecBlock, rank_features, slot_positions
-from jaxspec.io.safetensors_files import WeightFiles
-from jaxspec.targets.hf_config import target_config
+from jaxspec.io.files.safetensors_files import WeightFiles
+from jaxspec.targets.families.hf_config import target_config
 
 FOLDER = golden("specblock")
 TOLERANCE = 1e-4

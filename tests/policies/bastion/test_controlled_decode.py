@@ -8,8 +8,8 @@ from golden_data import SHIPPED
 from short_models import shorten
 
 import jaxspec
+from jaxspec.call import api
 from jaxspec.costs.round_costs import make_costs
-from jaxspec.engine import api
 from jaxspec.policies.bastion.controller import make_bastion
 
 WIDTHS = (1, 12)

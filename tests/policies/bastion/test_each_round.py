@@ -9,14 +9,14 @@ from golden_data import SHIPPED
 from short_models import shorten
 
 import jaxspec
+from jaxspec.call import observed_rounds
 from jaxspec.costs.roofline_fit import correct_running
 from jaxspec.costs.round_costs import make_costs
-from jaxspec.engine import observed_rounds
-from jaxspec.engine.loop import run
 from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.bastion.controller import ControllerConfig, make_bastion
 from jaxspec.policies.bastion.controller_state import init_controller
 from jaxspec.policies.compose import compose
+from jaxspec.round.loop import run
 
 GOLDEN = SHIPPED / "dflash"
 TABLE = make_costs((1, 12), (0, 512), 2.0, [[4.0, 8.0], [6.0, 12.0]])

@@ -9,8 +9,8 @@ from golden_data import SHIPPED
 from short_models import shorten
 
 import jaxspec
+from jaxspec.call.resolve import resolve_config
 from jaxspec.costs.round_costs import make_costs
-from jaxspec.engine.resolve import resolve_config
 from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.bastion.size_rules import RELEASED_LEAST, SIZE_RULES

@@ -3,8 +3,8 @@
 import pytest
 from fake_engine import ByteTokenizer
 
-answers = pytest.importorskip("jaxspec.serve.http.answers")
-generation = pytest.importorskip("jaxspec.serve.http.generation")
+answers = pytest.importorskip("jaxspec.serve.http.completions.answers")
+generation = pytest.importorskip("jaxspec.serve.http.completions.generation")
 
 EURO = "€".encode()  # three bytes, so three tokens
 

@@ -10,7 +10,7 @@ from jaxspec.serve.requests import Update
 
 driver = pytest.importorskip("jaxspec.serve.http.driver")
 errors = pytest.importorskip("jaxspec.serve.http.errors")
-generation = pytest.importorskip("jaxspec.serve.http.generation")
+generation = pytest.importorskip("jaxspec.serve.http.completions.generation")
 metrics = pytest.importorskip("jaxspec.serve.http.metrics")
 
 

@@ -7,9 +7,9 @@ from jaxspec.serve.requests import ServeRequest, TokenLogprob
 
 openai = pytest.importorskip("openai")
 http_server = pytest.importorskip("http_server")
-logprobs = pytest.importorskip("jaxspec.serve.http.logprobs")
-prompts = pytest.importorskip("jaxspec.serve.http.prompts")
-generation = pytest.importorskip("jaxspec.serve.http.generation")
+logprobs = pytest.importorskip("jaxspec.serve.http.completions.logprobs")
+prompts = pytest.importorskip("jaxspec.serve.http.completions.prompts")
+generation = pytest.importorskip("jaxspec.serve.http.completions.generation")
 
 BYTES = ByteTokenizer()
 MESSAGES = [{"role": "user", "content": "Hi"}]

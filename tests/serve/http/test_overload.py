@@ -11,7 +11,7 @@ from jaxspec.serve.requests import ServeRequest
 
 httpx = pytest.importorskip("httpx")
 http_server = pytest.importorskip("http_server")
-translate = pytest.importorskip("jaxspec.serve.http.translate")
+translate = pytest.importorskip("jaxspec.serve.http.completions.translate")
 
 SLOTS, QUEUE = 2, 4
 

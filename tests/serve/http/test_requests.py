@@ -9,13 +9,13 @@ import pytest
 import tokenizer_toys as toys
 from fake_engine import EOS, ByteTokenizer, FakeEngine
 
-from jaxspec.io.chat_template import render_chat
-from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.io.text.chat_template import render_chat
+from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.serve import InvalidRequest
 
 http_server = pytest.importorskip("http_server")
 pydantic = pytest.importorskip("pydantic")
-parameters = pytest.importorskip("jaxspec.serve.http.parameters")
+parameters = pytest.importorskip("jaxspec.serve.http.completions.parameters")
 
 HI = [{"role": "user", "content": "Hi"}]
 CHAT = "/v1/chat/completions"

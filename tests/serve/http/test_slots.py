@@ -8,7 +8,7 @@ from serve_toys import make
 from short_models import load_short
 
 import jaxspec
-from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.io.text.tokenizer import load_tokenizer
 
 openai = pytest.importorskip("openai")
 http_server = pytest.importorskip("http_server")

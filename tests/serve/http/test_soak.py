@@ -15,7 +15,7 @@ import pytest
 from fake_engine import ByteTokenizer, FakeEngine, expected_tokens
 
 import jaxspec
-from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.serve import ServeRequest, make_engine
 
 httpx = pytest.importorskip("httpx")

@@ -5,7 +5,7 @@ import json
 import pytest
 
 http_server = pytest.importorskip("http_server")
-unsupported = pytest.importorskip("jaxspec.serve.http.unsupported")
+unsupported = pytest.importorskip("jaxspec.serve.http.completions.unsupported")
 
 HI = [{"role": "user", "content": "Hi"}]
 CHAT = "/v1/chat/completions"

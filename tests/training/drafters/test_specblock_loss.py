@@ -13,9 +13,9 @@ from golden_data import arrays, golden, records, target_of
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.specblock import files, hf_config
-from jaxspec.io.safetensors_files import WeightFiles
+from jaxspec.io.files.safetensors_files import WeightFiles
 from jaxspec.targets import weights as target_weights
-from jaxspec.targets.hf_config import target_config
+from jaxspec.targets.families.hf_config import target_config
 from training.drafter_loss import LossOptions
 from training.drafters.specblock.forward import block_outputs, draw_cuts
 from training.drafters.specblock.loss import (

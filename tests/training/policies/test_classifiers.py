@@ -13,7 +13,7 @@ from jaxspec.bench import demo
 from jaxspec.bench.measure.prompt_files import LabelledPrompt, read_prompts
 from jaxspec.costs.files import save_costs
 from jaxspec.costs.round_costs import make_costs
-from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.policies.store import load_policy
 from training.policies import classifiers, expected
 from training.policies.grid_search import measure_grid

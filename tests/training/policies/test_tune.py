@@ -11,13 +11,13 @@ import pytest
 from golden_data import SHIPPED
 
 import jaxspec
+from jaxspec.call.output import PerRound
 from jaxspec.costs.files import load_costs, save_costs
 from jaxspec.costs.round_costs import make_costs
-from jaxspec.engine.loop import run
-from jaxspec.engine.output import PerRound
 from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.learned import c2t, disco
 from jaxspec.policies.store import load_about, load_policy, save_policy
+from jaxspec.round.loop import run
 from training.policies import tune
 
 GOLDEN = SHIPPED / "dflash"

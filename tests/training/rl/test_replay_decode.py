@@ -9,11 +9,11 @@ import pytest
 from golden_data import SHIPPED
 
 import jaxspec
-from jaxspec.engine.loop import run
-from jaxspec.engine.prefill import prefill
+from jaxspec.call.prefill import prefill
 from jaxspec.policies.learned.ltd import LtdConfig, make_ltd
 from jaxspec.policies.learned.ltd_features import depth_inputs
 from jaxspec.policies.learned.networks import init_layers
+from jaxspec.round.loop import run
 from training.replay.records import Record
 from training.rl import check, replay
 from training.rl.options import TextOptions, decode_options

@@ -1,0 +1,1 @@
+"""What a session learns from served rounds, and how."""

@@ -1,0 +1,140 @@
+"""The objective of an update: learn the target where drafts were rejected, and stay near the start.
+
+    L = sum w (ce + rank) / sum w  +  lambda KL(q || q0)
+
+`ce` is the cross-entropy of the drafter's q with the target's distribution p, of which the largest
+probabilities and the rest are known. `rank` is the loss of a rank head, if there is one. q0 is the
+drafter before deployment (SpecBlock, section 3.4; the form of `ce` and of `rank` is ours).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxspec.adapt.learning.redraft import redraft
+from jaxspec.adapt.learning.rounds import Said
+from jaxspec.adapt.learning.segments import Segments
+from jaxspec.drafters.base import Drafter, TargetHead
+from jaxspec.drafters.rank_classes import classify_rank, score_classes, weigh_classes
+
+_TINY = 1e-6
+
+
+class Positions(NamedTuple):
+    """What a drafter says at the positions of segments, [Q, S, D] each.
+
+    Attributes:
+      ce: cross-entropy with the target, in nats.
+      rank: loss of the rank head, 0 without one.
+      kl: KL(q || q0) in nats, 0 if it is not asked for.
+      chance: probability of the target's most probable token.
+      hit: whether that is the drafter's most probable token.
+      known: whether the drafter can propose it.
+    """
+
+    ce: jax.Array
+    rank: jax.Array
+    kl: jax.Array
+    chance: jax.Array
+    hit: jax.Array
+    known: jax.Array
+
+
+def judge(
+    drafter: Drafter,
+    variables: Any,
+    target: TargetHead,
+    segments: Segments,
+    wanted: jax.Array,
+    start: Any = None,
+) -> Positions:
+    """Draft segments again and compare with the target.
+
+    Args:
+      variables: of the drafter.
+      wanted: [S, Q, D], above 0 at positions that are read; the others may be zeros.
+      start: variables of q0; None: `kl` is 0.
+    """
+
+    versions = (variables,) if start is None else (variables, start)
+
+    def compare(
+        q: jax.Array, depth: jax.Array | int, said: list[Said]
+    ) -> tuple[Positions, jax.Array]:
+        found, right = _compare(segments, q, depth, *said[0])
+        if start is not None:
+            found = found._replace(kl=_diverge(said[0][0], said[1][0]))
+        return found, right
+
+    found, right = redraft(drafter, versions, target, segments, wanted, compare)
+    if drafter.rank_classes:
+        # Per round and depth over the segments, which are side by side only here.
+        trained = (segments.weight.swapaxes(0, 1) > 0).astype(jnp.float32)
+        rare = weigh_classes(right, trained, (1,), drafter.rank_classes)
+        found = found._replace(rank=found.rank * rare)
+    return found
+
+
+def average_loss(
+    found: Positions, segments: Segments, anchor: float
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Average the objective over the positions that are trained on.
+
+    Args:
+      anchor: lambda.
+
+    Returns:
+      The loss and its terms.
+    """
+    weight = jnp.where(found.known, segments.weight.swapaxes(0, 1), 0)
+    total = jnp.maximum(weight.sum(), _TINY)
+
+    def mean(values: jax.Array) -> jax.Array:
+        return jnp.where(weight > 0, values * weight, 0).sum() / total
+
+    terms = {"ce": mean(found.ce), "rank": mean(found.rank), "kl": mean(found.kl)}
+    return terms["ce"] + terms["rank"] + anchor * terms["kl"], terms
+
+
+def _compare(
+    segments: Segments, q: jax.Array, depth: jax.Array | int, logits: jax.Array, classes: Any
+) -> tuple[Positions, jax.Array]:
+    """Compare the drafter with the target from position `depth` of rounds `q` int32 [S] on.
+
+    Returns:
+      What it says, the rank loss without the weights of classes; and the right classes int32. All
+      are [S, K].
+    """
+    row = jnp.take_along_axis(segments.begin, q[:, None], axis=1) + depth
+    row = jnp.minimum(row + jnp.arange(logits.shape[1]), segments.features.shape[1] - 1)
+    ids, logprob = (
+        jnp.take_along_axis(x, row[..., None], axis=1) for x in (segments.ids, segments.logprob)
+    )
+    tail = jnp.take_along_axis(segments.tail, row, axis=1)
+    said = jax.nn.log_softmax(logits)
+    ours = jnp.take_along_axis(said, ids, axis=-1)
+    drafted = ours > -jnp.inf  # not outside a reduced draft vocabulary
+    safe = jnp.where(drafted, ours, 0.0)
+    rest = 1.0 - jnp.where(drafted, jnp.exp(safe), 0.0).sum(-1)
+    ce = -(jnp.where(drafted, jnp.exp(logprob), 0.0) * safe).sum(-1)
+    ce -= tail * jnp.log(jnp.maximum(rest, _TINY))
+    best = ids[..., 0]
+    hit = logits.argmax(-1) == best
+    rank, right = jnp.zeros_like(ce), jnp.zeros_like(best)
+    if classes is not None:
+        fixed = jax.lax.stop_gradient(said)
+        right = classify_rank((fixed > jnp.take_along_axis(fixed, best[..., None], -1)).sum(-1))
+        rank = score_classes(classes, right)
+    chance = jnp.where(drafted[..., 0], jnp.exp(safe[..., 0]), 0.0)
+    return Positions(ce, rank, jnp.zeros_like(ce), chance, hit, drafted[..., 0]), right
+
+
+def _diverge(logits: jax.Array, start: jax.Array) -> jax.Array:
+    """Compute KL(q || q0) [...] of logits [..., V]; both have the same tokens at -inf."""
+    here, before = jax.nn.log_softmax(logits), jax.nn.log_softmax(start)
+    some = here > -jnp.inf
+    apart = jnp.where(some, here, 0.0) - jnp.where(some, before, 0.0)
+    return jnp.where(some, jnp.exp(here) * apart, 0.0).sum(-1)

@@ -1,0 +1,267 @@
+"""Prepare a call of `decode`: check its options, pad its prompts, and run the prefill.
+
+Code that runs rounds itself, to time, draw or record them, also begins here. It calls `prepare` and
+`run_prefill`, then `jaxspec.round.loop.run`, all within `matmul_precision`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec.builders import Builder
+from jaxspec.call import arguments
+from jaxspec.call.automatic import recall_policy
+from jaxspec.call.call_policy import is_automatic, start_policy
+from jaxspec.call.drafter_choice import choose_drafter
+from jaxspec.call.prefill import prefill
+from jaxspec.call.resolve import resolve_config
+from jaxspec.call.text.stops import Stops, read_stops
+from jaxspec.call.text.token_ids import (
+    Prompt,
+    Prompts,
+    is_batch,
+    is_chat,
+    number_sequences,
+    pad,
+    to_ids,
+)
+from jaxspec.core.mesh import using
+from jaxspec.core.params import Params, Spec, check_params
+from jaxspec.core.runtime.near_miss import naming_options
+from jaxspec.core.sampling.settings import SamplingValues
+from jaxspec.core.state import DecodeState, Request
+from jaxspec.io.program_cache import keep_programs
+from jaxspec.io.text.tokenizer import load_tokenizer
+from jaxspec.policies.protocol import Policy
+from jaxspec.round.capacity import check_capacity, choose_capacity, room_for, round_up
+from jaxspec.round.plan import DecodeConfig, make_plan, suits_lookup
+from jaxspec.targets.layouts.panel_copies import with_panels
+
+# What ends a sequence: one string or token id, or several.
+Stop = str | int | Iterable[str | int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Session:
+    """A prepared call of B prompts.
+
+    Attributes:
+      params: the model and its drafters, with what `jaxspec.targets.layouts.panels` adds.
+      config: static choices, which decide what is compiled.
+      request: arrays that every round reads.
+      tokens: int32 [B, S], the prompts, padded to the capacity.
+      lengths: int32 [B], tokens of each prompt.
+      capacity: rows S of the key-value caches.
+      max_tokens: new tokens that the state has room for.
+      stop_strings: strings that the host looks for in the text.
+      tokenizer: the model's tokenizer, or None if it has none.
+      policy: the policy with its first state, or None if it has nothing to decide.
+      automatic: whether the policy is the automatic one, which probes and learns, see
+        `jaxspec.call.automatic`.
+    """
+
+    params: Params
+    config: DecodeConfig
+    request: Request
+    tokens: np.ndarray
+    lengths: np.ndarray
+    capacity: int
+    max_tokens: int
+    stop_strings: Stops
+    tokenizer: Any
+    policy: Policy | None
+    automatic: bool = False
+
+    def prompt(self, index: int) -> list[int]:
+        """Return the token ids of prompt `index`."""
+        return self.tokens[index, : self.lengths[index]].tolist()
+
+
+@naming_options
+def prepare(
+    params: Params,
+    prompt: Prompt | Prompts,
+    *,
+    max_new_tokens: int = 256,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+    repetition_penalty: float = 1.0,
+    seed: int = 0,
+    stop: Stop = (),
+    ignore_eos: bool = False,
+    min_tokens: int = 0,
+    method: str | None = None,
+    builder: str | Builder | None = None,
+    budget: int | None = None,
+    block_size: int | None = None,
+    depth: int | None = None,
+    acceptance: str = "match",
+    coupled: bool = True,
+    lookup: bool | None = None,
+    score_temperature: float | None = None,
+    policy: Policy | str | None = None,
+    capacity: int | None = None,
+) -> Session:
+    """Check the arguments of `jaxspec.decode` and make the session; nothing runs yet.
+
+    Raises:
+      TypeError, ValueError: see `jaxspec.decode`.
+    """
+    check_params(params)
+    arguments.check_prompt(prompt)
+    keep_programs()
+    spec = params.spec
+    max_new_tokens = arguments.check_count("max_new_tokens", max_new_tokens)
+    min_tokens = arguments.check_count("min_tokens", min_tokens, 0, max_new_tokens)
+    seed = arguments.check_seed(seed)
+    arguments.check_flag("ignore_eos", ignore_eos)
+    automatic = is_automatic(policy, fixed=budget is not None or builder is not None)
+    tokenizer = load_tokenizer(spec.tokenizer) if spec.tokenizer else None
+    ids = _token_ids(spec, prompt, tokenizer, max_new_tokens)
+    if automatic and method is None:
+        method = choose_drafter(params, len(ids), temperature == 0)
+    config, sampling = resolve_config(
+        spec,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        repetition_penalty=repetition_penalty,
+        method=method,
+        builder=builder,
+        budget=budget,
+        block_size=block_size,
+        depth=depth,
+        acceptance=acceptance,
+        coupled=coupled,
+        lookup=lookup,
+        score_temperature=score_temperature,
+        policy=policy.config if isinstance(policy, Policy) else None,
+    )
+    if lookup is None and automatic and params.layout is None:
+        config = dataclasses.replace(config, lookup=suits_lookup(spec, config.method))
+    params = with_panels(params, config.method, len(ids))
+    chosen = policy if isinstance(policy, Policy) else None
+    if automatic:
+        chosen, config = recall_policy(params, config, budget, len(ids))
+    plan = make_plan(spec, config)
+    if chosen is not None:
+        chosen = start_policy(chosen, plan, len(ids), float(temperature))
+    stop_ids, strings = read_stops(stop, spec.target.vocab_size, tokenizer, min_tokens)
+    stop_ids += () if ignore_eos else spec.eos
+    request = _make_request(ids, max_new_tokens, min_tokens, stop_ids, seed, sampling, chosen)
+    need = (max(map(len, ids)), max_new_tokens, max(plan.longest, plan.waiting))
+    if capacity is not None:
+        capacity = check_capacity(arguments.check_count("capacity", capacity), *need)
+    else:
+        capacity = choose_capacity(*need, spec.target.max_positions, grows=is_chat(prompt))
+    tokens, lengths = pad(ids, capacity)
+    return Session(
+        params,
+        config,
+        request,
+        tokens,
+        lengths,
+        capacity,
+        room_for(max_new_tokens),
+        strings,
+        tokenizer,
+        chosen,
+        automatic and chosen is not None,
+    )
+
+
+def _make_request(
+    ids: list[list[int]],
+    limit: int,
+    least: int,
+    stop: tuple[int, ...],
+    seed: int,
+    sampling: SamplingValues,
+    policy: Policy | None,
+) -> Request:
+    """Make the arrays that every round reads."""
+    return Request(
+        limit=np.full(len(ids), limit, np.int32),
+        stop=_padded_stop(stop),
+        seed=np.asarray(seed, np.int64),
+        sequence=number_sequences(ids),
+        sampling=sampling,
+        controls=None if policy is None else policy.controls,
+        stop_from=np.full(len(ids), least, np.int32) if least else None,
+    )
+
+
+def run_prefill(session: Session) -> DecodeState:
+    """Run the prefill and return the state after it, which holds the first token of each sequence.
+
+    The caller owns the state and may donate it to `jaxspec.round.loop.run`.
+    """
+    args, static = prefill_arguments(session)
+    return prefill(*args, **static)
+
+
+def prefill_arguments(session: Session) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of `jaxspec.call.prefill.prefill`: arrays, and static ones by name."""
+    control = session.policy and session.policy.state
+    arrays = (session.params, session.request, session.tokens, session.lengths, control)
+    sizes = {"capacity": session.capacity, "max_tokens": session.max_tokens}
+    return arrays, {"config": session.config, **sizes}
+
+
+def matmul_precision(session: Session) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which float32 weights multiply in full float32.
+
+    Under TF32, the default on GPUs, a tree's logits differ enough from those of autoregressive
+    decoding to change tokens. Other dtypes keep JAX's default. Programs are traced for the devices
+    that share the weights.
+    """
+    return full_precision(session.params)
+
+
+@contextlib.contextmanager
+def full_precision(params: Params) -> Iterator[None]:
+    """Make the context of `matmul_precision` for the calls of a model."""
+    full = params.dtype == jnp.float32
+    precision = jax.default_matmul_precision("highest") if full else contextlib.nullcontext()
+    with precision, using(params.layout):
+        yield
+
+
+def _token_ids(
+    spec: Spec, prompt: Prompt | Prompts, tokenizer: Any, max_new_tokens: int
+) -> list[list[int]]:
+    """Tokenize one prompt or a batch of them.
+
+    Raises:
+      ValueError: a prompt and its new tokens exceed the model's positions.
+    """
+    batch: Any = prompt if is_batch(prompt) else [prompt]
+    ids = [to_ids(one, tokenizer, spec.target) for one in batch]
+    longest = max(map(len, ids))
+    if longest + max_new_tokens > spec.target.max_positions:
+        raise ValueError(
+            f"prompt of {longest} tokens and max_new_tokens={max_new_tokens} exceed the model's "
+            f"{spec.target.max_positions} positions: shorten one of them"
+        )
+    return ids
+
+
+def _padded_stop(ids: tuple[int, ...]) -> np.ndarray:
+    """Pad ids with -1 to a multiple of 8, so that calls with other stop ids share a compilation."""
+    padded = np.full(max(8, round_up(len(ids), 8)), -1, np.int32)
+    padded[: len(ids)] = ids
+    return padded

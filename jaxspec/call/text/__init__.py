@@ -1,0 +1,1 @@
+"""From prompts to token ids, and from tokens to text."""

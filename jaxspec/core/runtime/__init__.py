@@ -1,0 +1,1 @@
+"""What surrounds a program: JAX's settings, threads, signals, compilations, near misses."""

@@ -1,0 +1,1 @@
+"""Drawing tokens: penalties, filters, noise that no drafter changes."""

@@ -1,0 +1,1 @@
+"""Files of arrays, as they lie on disk."""

@@ -1,0 +1,287 @@
+"""Read safetensors files memory-mapped, one tensor at a time, and write them atomically."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from jaxspec.core.runtime.near_miss import choose_one
+from jaxspec.io.files.atomic import replacing
+from jaxspec.io.files.packed import packed_names, scale_name, unpack, unpacked_shape
+from jaxspec.io.files.raw_file import RawSafetensors
+from jaxspec.io.files.tensors import BlockReader, RowReader, Tensors
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+FLOAT_DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
+# Not weights, but the tables of a draft vocabulary, which exporters store in any integer type.
+_TABLES = ("I64", "I32", "BOOL")
+_INTEGERS = ("I16", "I8", "U8", "U16", "U32", "U64")
+_MAPS = ("d2t", "t2d", "draft_id_to_target_id")
+
+
+class WeightFiles(Tensors):
+    """Tensors of a directory by name.
+
+    Files stay mapped; indexing copies one tensor into memory, in its stored dtype. A packed tensor
+    (see `jaxspec.io.files.packed`) is read as float32, and its scales are not among the names.
+
+    Raises:
+      FileNotFoundError: the directory, its weights or some of its shards are missing.
+      ValueError: a file is truncated or corrupt, or a tensor has a dtype other than float32,
+        float16, bfloat16, int64, int32, bool or packed.
+    """
+
+    def __init__(self, directory: str | os.PathLike):
+        self.directory = Path(directory)
+        self._open(shard_paths(self.directory, WEIGHTS, INDEX))
+        lost_tensors(self.directory, self._stored, WEIGHTS, INDEX)
+
+    @classmethod
+    def of_file(cls, path: str | os.PathLike) -> WeightFiles:
+        """Open one safetensors file, whatever its name."""
+        files = cls.__new__(cls)
+        files.directory = Path(path).parent
+        files._open([Path(path)])
+        return files
+
+    def _open(self, paths: list[Path]) -> None:
+        self._files = {path.name: open_safetensors(path) for path in paths}
+        self._raw: dict[str, RawSafetensors] = {}
+        # safetensors' handles have keys() but cannot be iterated over.
+        names = {file: list(handle.keys()) for file, handle in self._files.items()}
+        self._stored = {name: file for file, own in names.items() for name in own}
+        self._packed = packed_names(self._stored, self.stored_dtype)
+        scales = {scale_name(name) for name in self._packed}
+        self._home = {n: file for n, file in self._stored.items() if n not in scales}
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        handle = self._files[self._home[name]]
+        stored = self.stored_dtype(name)
+        if name in self._packed:
+            scales = scale_name(name)
+            return unpack(
+                handle.get_tensor(name), self._files[self._stored[scales]].get_tensor(scales)
+            )
+        table = stored in _INTEGERS and name.rpartition(".")[2] in _MAPS
+        if stored not in (*FLOAT_DTYPES, *_TABLES) and not table:
+            raise ValueError(
+                f"{self.directory}: {name} is stored as {stored}; only F32, F16 and BF16 weights "
+                "can be read: "
+                "use an unquantised checkpoint"
+            )
+        return handle.get_tensor(name)
+
+    def row_reader(self, name: str) -> RowReader:
+        """Return a function that reads some rows of a tensor, without mapping them."""
+        stored = self.stored_dtype(name)
+        if stored not in FLOAT_DTYPES:  # packed, or refused
+            return super().row_reader(name)
+        raw = self._open_raw(name)
+        return raw.row_reader(raw.offsets[name], self.shape(name), np.dtype(FLOAT_DTYPES[stored]))
+
+    def block_reader(self, name: str) -> BlockReader:
+        """Return a function that reads some columns of some rows of a matrix, and no others."""
+        stored = self.stored_dtype(name)
+        if stored not in FLOAT_DTYPES:
+            return super().block_reader(name)
+        raw, (rows, columns) = self._open_raw(name), self.shape(name)
+        dtype = np.dtype(FLOAT_DTYPES[stored])
+        return raw.block_reader(raw.offsets[name], (rows, columns), dtype)
+
+    def _open_raw(self, name: str) -> RawSafetensors:
+        file = self._home[name]
+        if file not in self._raw:
+            self._raw[file] = RawSafetensors(self.directory / file)
+        return self._raw[file]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return a tensor's shape; only the file's header is read."""
+        stored = tuple(self._slice(name).get_shape())
+        if name not in self._packed:
+            return stored
+        return unpacked_shape(stored, tuple(self._slice(scale_name(name)).get_shape()))
+
+    @property
+    def files(self) -> list[str]:
+        """Names of the files."""
+        return list(self._files)
+
+    @property
+    def packed(self) -> frozenset[str]:
+        """Names of the tensors that are packed into six bits per weight."""
+        return self._packed
+
+    def dtype(self, name: str) -> str:
+        """Return the dtype that indexing gives (`F32`, `BF16`, `I64`, `BOOL`, …)."""
+        return "F32" if name in self._packed else self.stored_dtype(name)
+
+    def stored_dtype(self, name: str) -> str:
+        """Return the dtype in the file: `U8` for a packed tensor."""
+        return self._slice(name).get_dtype()
+
+    def _slice(self, name: str):
+        """Return the safetensors handle of one tensor, which gives shape and dtype."""
+        file = self._stored[name]
+        try:
+            return self._files[file].get_slice(name)
+        except SafetensorError as error:
+            raise _damaged(self.directory / file, error) from None
+
+
+def write_safetensors(
+    path: str | os.PathLike, tensors: Mapping[str, np.ndarray], dtype: str | None = None
+) -> None:
+    """Write `tensors` to one file, cast to `dtype` (`float32`, `float16` or `bfloat16`) if given.
+
+    The file appears whole or not at all, see `jaxspec.io.files.atomic`.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+    target = None if dtype is None else weight_dtype(dtype)
+    plain = {
+        name: np.ascontiguousarray(tensor if target is None else tensor.astype(target))
+        for name, tensor in tensors.items()
+    }
+    with replacing(path) as partial:
+        # transformers refuses files without this format mark.
+        save_file(plain, partial, metadata={"format": "pt"})
+
+
+def weight_dtype(name: str) -> np.dtype:
+    """Return the numpy dtype called `float32`, `float16` or `bfloat16`.
+
+    Raises:
+      ValueError: any other name.
+    """
+    by_name = {np.dtype(dtype).name: np.dtype(dtype) for dtype in FLOAT_DTYPES.values()}
+    if str(name) not in by_name:
+        raise ValueError(f"unknown dtype {name!r}: {choose_one(str(name), sorted(by_name))}")
+    return by_name[str(name)]
+
+
+def read_json(path: Path) -> dict:
+    """Read a JSON object from `path`.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      ValueError: it is not a JSON object.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path.parent} has no {path.name}: it is not a complete Hugging Face model directory"
+        )
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not valid JSON ({error}); download it again") from None
+    if not isinstance(content, dict):
+        raise ValueError(
+            f"{path} holds a {type(content).__name__}, not a JSON object; download it again"
+        )
+    return content
+
+
+def has_safetensors(directory: Path) -> bool:
+    """Whether a directory has weights in safetensors files."""
+    return (directory / WEIGHTS).is_file() or (directory / INDEX).is_file()
+
+
+def shard_paths(directory: Path, single: str, index: str) -> list[Path]:
+    """List the files that hold a directory's weights.
+
+    This is `single` if it exists, as in transformers, else the files that `index` names.
+
+    Raises:
+      FileNotFoundError: the directory, its weights or some of its shards are missing.
+    """
+    if not directory.is_dir():
+        raise FileNotFoundError(f"{directory} is not a directory")
+    if (directory / single).is_file():
+        return [directory / single]
+    names = sorted(set(_weight_map(directory, single, index).values()))
+    if not names:
+        raise FileNotFoundError(_no_weights(directory))
+    missing = [name for name in names if not (directory / name).is_file()]
+    if missing:
+        raise FileNotFoundError(
+            f"{directory}: {len(missing)} of {len(names)} weight files named in {index} are "
+            "missing "
+            f"({', '.join(missing[:4])}{', …' if len(missing) > 4 else ''}); download them"
+        )
+    return [directory / name for name in names]
+
+
+def lost_tensors(directory: Path, found: Iterable[str], single: str, index: str) -> None:
+    """Raise ValueError if the index lists tensors that were not `found` in its shards."""
+    lost = sorted(set(_weight_map(directory, single, index)) - set(found))
+    if lost:
+        raise ValueError(
+            f"{directory}: {index} lists {len(lost)} tensors that its shards do not hold, first "
+            f"{lost[0]!r}; "
+            "the shards are of another version: download the directory again"
+        )
+
+
+def lfs_pointer(start: bytes) -> bool:
+    """Whether a file that starts with these bytes is a Git LFS pointer."""
+    return start.startswith(b"version htt")
+
+
+def _weight_map(directory: Path, single: str, index: str) -> dict[str, str]:
+    """Read {tensor: shard} from the index; return {} if a single file is used."""
+    if (directory / single).is_file() or not (directory / index).is_file():
+        return {}
+    found = read_json(directory / index).get("weight_map") or {}
+    names = found.values() if isinstance(found, dict) else [None]
+    if not all(isinstance(name, str) and Path(name).name == name for name in names):
+        raise ValueError(
+            f"{directory / index}: weight_map must map tensors to file names; download it again"
+        )
+    return found
+
+
+def _no_weights(directory: Path) -> str:
+    """Write the error message for a directory without safetensors weights."""
+    if (directory / INDEX).is_file():
+        return f"{directory}: {INDEX} has no weight_map; download it again"
+    pickled = sorted(path.name for path in directory.glob("pytorch_model*.bin"))
+    if pickled:
+        return (
+            f"{directory} has only PyTorch weights ({pickled[0]}), which are not read; convert "
+            "them once with "
+            "transformers: AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW_DIR)"
+        )
+    return f"{directory} has no weights: expected {WEIGHTS}, or {INDEX} with its shards"
+
+
+def open_safetensors(path: Path):
+    """Open a safetensors file.
+
+    Raises:
+      ValueError: it cannot be read; the message says why.
+    """
+    try:
+        return safe_open(path, framework="numpy")
+    except SafetensorError as error:
+        with open(path, "rb") as file:
+            if lfs_pointer(file.read(11)):
+                raise ValueError(
+                    f"{path} is a Git LFS pointer, not the weights; run `git lfs pull`"
+                ) from None
+        raise _damaged(path, error) from None
+
+
+def _damaged(path: Path, error: SafetensorError) -> ValueError:
+    """Make a one-line error for a file that safetensors cannot read."""
+    # The parser's message lists every dtype that it knows; cut that off.
+    reason = str(error).splitlines()[0].split(", expected one of")[0]
+    return ValueError(f"{path} is truncated or corrupt ({reason}); download it again")

@@ -1,0 +1,1 @@
+"""From the arrays of a checkpoint to those of a model."""

@@ -1,0 +1,1 @@
+"""One round: draft, grow, verify, accept, commit; and the loop over rounds."""

@@ -1,0 +1,138 @@
+"""The `Round`: what all phases of a round read. It is made once per trace.
+
+A phase is a function `phase(round, state, …)`; `jaxspec.round.loop` knows their order. Benchmarks
+and recorders run single phases through `compile_phase`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from jaxspec.builders import Growth
+from jaxspec.core.mesh import constrain
+from jaxspec.core.params import Params
+from jaxspec.core.sampling.noise import gumbel, sequence_keys
+from jaxspec.core.sampling.settings import MIN_TEMPERATURE
+from jaxspec.core.state import Request
+from jaxspec.drafters.base import Drafter, TargetHead
+from jaxspec.policies.protocol import Functions
+from jaxspec.round.plan import DecodeConfig, Plan, make_plan
+from jaxspec.round.quick_jit import QuickJit
+from jaxspec.targets.sharding.forward import bind_target
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """A call's weights, request and static settings.
+
+    Attributes:
+      params: weights of the target and the drafters.
+      request: arrays that the caller asked for: limits, stop ids, seed, sampling, controls.
+      config: the call's static settings.
+      plan: the functions and sizes that the config selects.
+      keys: PRNG keys [B], one per sequence.
+    """
+
+    params: Params
+    request: Request
+    config: DecodeConfig
+    plan: Plan
+    keys: jax.Array
+
+    @property
+    def drafter(self) -> Drafter:
+        """Return the drafter's functions; `ar` has none and raises ValueError."""
+        if self.plan.drafter is None:
+            raise ValueError("autoregressive decoding has no drafter")
+        return self.plan.drafter
+
+    @property
+    def growth(self) -> Growth:
+        """Return how the trees grow; `ar` has no trees and raises ValueError."""
+        if self.plan.growth is None:
+            raise ValueError("autoregressive decoding has no draft tree")
+        return self.plan.growth
+
+    @property
+    def policy(self) -> Functions:
+        """Return the policy's functions; a call without a policy raises ValueError."""
+        if self.plan.policy is None:
+            raise ValueError("this call has no policy")
+        return self.plan.policy
+
+    @property
+    def target(self) -> Callable[..., Any]:
+        """Return the target's forward pass with its weights bound; `method` selects another method."""
+        return bind_target(self.plan.target, self.params.target)
+
+    @property
+    def drafter_variables(self) -> Any:
+        """Return the drafter's weights."""
+        # XLA would split a table that is looked up and multiplied by, and add up what it looks up.
+        return constrain(self.params.drafter(self.config.method), PartitionSpec())
+
+    @property
+    def target_head(self) -> TargetHead:
+        """Return the target's embedding and output projection, which drafters borrow."""
+        return TargetHead(
+            embed=functools.partial(self.target, method="embed"),
+            unembed=functools.partial(self.target, method="logits"),
+        )
+
+    @property
+    def feature_layers(self) -> tuple[int, ...]:
+        """Return the target layers whose outputs the drafter reads."""
+        return self.plan.drafter.feature_layers if self.plan.drafter else ()
+
+    def noise(self, position: jax.Array, count: int) -> jax.Array | None:
+        """Draw the Gumbel noise of `count` tokens from positions `position` int32 [B] on.
+
+        Returns:
+          float32 [B, count, V], or None for greedy decoding; zeros for greedy sequences beside others.
+        """
+        if self.config.sampling.greedy:
+            return None
+        positions = position[:, None] + jnp.arange(count)
+        vocab = self.params.spec.target.vocab_size
+        if not self.config.sampling.mixed:
+            return gumbel(self.keys, positions, vocab)
+        samples = self.request.sampling.temperature >= MIN_TEMPERATURE
+
+        def draw() -> jax.Array:
+            return jnp.where(samples[:, None, None], gumbel(self.keys, positions, vocab), 0.0)
+
+        # Threefry of a whole vocabulary takes time that greedy sequences alone need not spend.
+        return jax.lax.cond(samples.any(), draw, lambda: jnp.zeros((*positions.shape, vocab)))
+
+
+def make_round(params: Params, request: Request, config: DecodeConfig) -> Round:
+    """Make the round of a call, inside `jax.jit`, where `params` and `request` are traced."""
+    # Keys are made here, outside the loop over rounds, and not by a program of their own.
+    keys = sequence_keys(jnp.asarray(request.seed), request.sequence)
+    return Round(params, request, config, make_plan(params.spec, config), keys)
+
+
+def compile_phase(phase: Callable[..., Any], *, donate_state: bool = False) -> Callable[..., Any]:
+    """Compile `phase(round, state, …)` by itself.
+
+    Args:
+      donate_state: let the program reuse the state's buffers; the caller must not read them again.
+
+    Returns:
+      `program(params, request, state, …, config=config)`.
+    """
+
+    def program(
+        params: Params, request: Request, state: Any, *args: Any, config: DecodeConfig
+    ) -> Any:
+        return phase(make_round(params, request, config), state, *args)
+
+    donated = ("state",) if donate_state else ()
+    return QuickJit(program, static_argnames=("config",), donate_argnames=donated)

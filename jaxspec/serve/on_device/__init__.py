@@ -1,0 +1,1 @@
+"""The programs that a visit runs for the slots of an engine."""

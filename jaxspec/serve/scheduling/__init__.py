@@ -1,0 +1,1 @@
+"""What an engine decides between visits."""

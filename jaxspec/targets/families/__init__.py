@@ -1,0 +1,1 @@
+"""Families of target models: their configs and the names of their weights."""

@@ -1,0 +1,65 @@
+"""Convert config.json of target models to and from `TargetConfig`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxspec.core.config import TargetConfig
+from jaxspec.targets.families.family import TargetFamily
+from jaxspec.targets.families.hf_fields import integer, transformer_fields, transformer_fields_to_hf
+from jaxspec.targets.families.registry import family_of, family_of_hf
+
+
+def target_config(hf: dict[str, Any]) -> TargetConfig:
+    """Read the `TargetConfig` of a config.json, as written by transformers 4 or 5.
+
+    Raises:
+      ValueError: the architecture is unknown, a field is missing, or a setting changes the
+        computation and is not supported.
+    """
+    family = family_of_hf(hf)
+    _refuse_unsupported(hf, family)
+    return TargetConfig(
+        **transformer_fields(hf, default_head_dim=family.head_dim),
+        qk_norm=family.qk_norm,
+        family=family.name,
+        vocab_size=integer(hf, "vocab_size"),
+        tie_embeddings=bool(hf.get("tie_word_embeddings", False)),
+        max_positions=integer(hf, "max_position_embeddings"),
+        **family.read(hf),
+    )
+
+
+def target_config_to_hf(config: TargetConfig, dtype: str = "float32") -> dict[str, Any]:
+    """Write a config.json that transformers 4 and 5 both read as `config`.
+
+    Args:
+      config: the target's config.
+      dtype: dtype of the weights.
+    """
+    family = family_of(config)
+    return {
+        "architectures": [family.architecture],
+        "model_type": family.name,
+        **transformer_fields_to_hf(config, dtype),
+        "vocab_size": config.vocab_size,
+        "tie_word_embeddings": config.tie_embeddings,
+        "max_position_embeddings": config.max_positions,
+        **family.write(config),
+    }
+
+
+def _refuse_unsupported(hf: dict[str, Any], family: TargetFamily) -> None:
+    """Refuse settings that change the computation and are not supported."""
+    if hf.get("quantization_config"):
+        method = hf["quantization_config"].get("quant_method", "unknown")
+        raise ValueError(
+            f"config.json: quantised weights ({method}) are not supported: "
+            "use an unquantised checkpoint"
+        )
+    if hf.get("mlp_bias"):
+        raise ValueError("config.json: mlp_bias is not supported")
+    if set(hf.get("layer_types") or ()) - {"full_attention"} or family.uses_window(hf):
+        raise ValueError(
+            "config.json: sliding-window attention is in use, which is not supported for targets"
+        )

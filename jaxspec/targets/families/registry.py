@@ -1,0 +1,81 @@
+"""All families of target models, by name and by architecture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxspec.core.config import TargetConfig
+from jaxspec.core.runtime.near_miss import choose_one
+from jaxspec.targets.families.family import TargetFamily
+from jaxspec.targets.families.llama import LLAMA
+from jaxspec.targets.families.qwen3 import QWEN3
+from jaxspec.targets.families.qwen3_moe import QWEN3_MOE
+
+_FAMILIES: dict[str, TargetFamily] = {}
+
+
+def register(family: TargetFamily) -> None:
+    """Make a family of target models known to the whole library.
+
+    Raises:
+      ValueError: the family's name is taken.
+    """
+    if family.name in _FAMILIES:
+        raise ValueError(f"a family is called {family.name!r} already: choose another name")
+    _FAMILIES[family.name] = family
+
+
+def unregister(name: str) -> None:
+    """Undo `register`.
+
+    Raises:
+      ValueError: no family has this name.
+    """
+    named(name)
+    del _FAMILIES[name]
+
+
+def families() -> tuple[TargetFamily, ...]:
+    """List all families in the order of registration."""
+    return tuple(_FAMILIES.values())
+
+
+def named(name: str) -> TargetFamily:
+    """Return the family called `name`.
+
+    Raises:
+      ValueError: unknown name; the message lists the known ones.
+    """
+    if name not in _FAMILIES:
+        raise ValueError(f"unknown family {name!r}: {choose_one(name, _FAMILIES)}")
+    return _FAMILIES[name]
+
+
+def family_of(config: TargetConfig) -> TargetFamily:
+    """Return the family of a target."""
+    return named(config.family)
+
+
+def family_of_hf(hf: dict[str, Any]) -> TargetFamily:
+    """Return the family that a config.json names.
+
+    Raises:
+      ValueError: unknown architecture; the message lists the supported ones.
+    """
+    architecture, name = (hf.get("architectures") or [None])[0], hf.get("model_type")
+    family = _FAMILIES.get(name) if isinstance(name, str) else None
+    if family is not None and architecture in (None, family.architecture):
+        return family
+    if "Draft" in str(architecture):
+        raise ValueError(
+            f"config.json describes a drafter ({architecture}), not a target model: pass it as "
+            "`drafter=`"
+        )
+    raise ValueError(
+        f"unknown architecture {architecture!r} (model_type {name!r}); supported: "
+        f"{', '.join(family.architecture for family in families())}"
+    )
+
+
+for _family in (QWEN3, LLAMA, QWEN3_MOE):
+    register(_family)

@@ -1,0 +1,1 @@
+"""How weights lie: in panels, transposed, or quantised."""

@@ -1,0 +1,1 @@
+"""Attention over trees and packed rows."""
