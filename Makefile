@@ -24,7 +24,7 @@ test-thorough: $(VENV)/.installed-dev
 
 # Runs the notebooks and keeps their outputs: ten minutes on two cores. NAMES="quickstart compare" runs some of them.
 notebooks: $(VENV)/.installed-dev
-	$(BIN)/python tests/run_notebooks.py $(NAMES)
+	$(BIN)/python tests/helpers/run_notebooks.py $(NAMES)
 
 # References of the authors' own code; JAXSPEC_GOLDEN=DIR names another set of the same form, of any sizes.
 test-golden: $(VENV)/.installed-dev
@@ -36,10 +36,10 @@ test-torch: $(VENV)/.installed-dev
 	$(BIN)/python $(INSTALL) torch==2.13.0 accelerate
 	$(BIN)/python -m pytest -m torch
 
-# Tests of minutes: kills and resumption, device meshes, several processes; tests/test_heldout.py needs JAXSPEC_HELDOUT.
+# Tests of minutes: kills and resumption, device meshes, several processes; tests/call/test_heldout.py needs JAXSPEC_HELDOUT.
 test-slow: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest $(PARALLEL) -m slow --ignore=tests/test_heldout.py
-	$(if $(JAXSPEC_HELDOUT),$(BIN)/python -m pytest -m slow tests/test_heldout.py -s)
+	$(BIN)/python -m pytest $(PARALLEL) -m slow --ignore=tests/call/test_heldout.py
+	$(if $(JAXSPEC_HELDOUT),$(BIN)/python -m pytest -m slow tests/call/test_heldout.py -s)
 
 # Proves on this device that texts are right and kernels work, and measures what MINUTES leave time for.
 MINUTES := 2
@@ -50,7 +50,7 @@ check: $(VENV)/.installed-dev
 # AOT_TESTS='not slow and not thorough' compiles half of it.
 AOT_TESTS := not slow
 test-aot: install-aot
-	$(AOT)/bin/python -m pytest $(PARALLEL) -m '$(AOT_TESTS)' tests/test_aot.py tests/kernels/test_mosaic.py
+	$(AOT)/bin/python -m pytest $(PARALLEL) -m '$(AOT_TESTS)' tests/aot/test_compile.py tests/kernels/test_mosaic.py
 
 install-aot: $(AOT)/.installed
 
@@ -63,7 +63,7 @@ lint: $(VENV)/.installed-dev
 
 # Figures of the project's own structure, with their limits.
 house: $(VENV)/.installed-dev
-	$(BIN)/python tests/house.py
+	$(BIN)/python tests/helpers/house.py
 
 $(BIN)/python:
 	@$(PYTHON) -c "import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))" || \

@@ -103,3 +103,11 @@ def eagle():
     """The tiny target with the random EAGLE-3 drafter that ship with the tests."""
     shipped = golden_data.SHIPPED
     return golden_data.load_eagle(shipped / "tiny_llama", shipped / "eagle3" / "draft")
+
+
+@pytest.fixture(scope="module")
+def mini():
+    """Two layers of the model that ships, with DFlash."""
+    from short_models import load_short
+
+    return load_short()

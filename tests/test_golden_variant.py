@@ -11,8 +11,8 @@ from golden_variant import make_variant
 
 TESTS = Path(__file__).parent
 FILES = (
-    "test_golden_rounds.py",
-    "test_verify.py",
+    "round/test_golden_rounds.py",
+    "acceptance/test_verify.py",
     "drafters/test_golden_forward.py",
     "drafters/medusa/test_medusa.py",
     "drafters/eagle3/test_eagle.py",

@@ -1,4 +1,4 @@
-"""The project keeps its structure: the figures of tests/house.py, without the wheel."""
+"""The project keeps its structure: the figures of tests/helpers/house.py, without the wheel."""
 
 import ast
 

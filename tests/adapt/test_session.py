@@ -305,8 +305,8 @@ SERVE = """
 
 @pytest.mark.slow
 def test_kill_loses_no_published_version(tmp_path):
-    here = Path(__file__).parent
-    paths = [str(here), str(here.parent), str(here.parent.parent)]
+    tests = Path(__file__).parents[1]
+    paths = [str(tests / "helpers"), str(tests.parent)]
     code = textwrap.dedent(SERVE.format(paths=paths, folder=str(tmp_path)))
 
     def serve():

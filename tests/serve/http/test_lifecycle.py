@@ -16,7 +16,7 @@ from fake_engine import FakeEngine
 httpx = pytest.importorskip("httpx")
 http_server = pytest.importorskip("http_server")
 
-TESTS = Path(http_server.__file__).parent
+HELPERS = Path(http_server.__file__).parent
 TEXT = {"prompt": "open sesame", "max_tokens": 20, "temperature": 0}
 CHAT = {"messages": [{"role": "user", "content": "open sesame"}], "max_tokens": 20, "stream": True}
 
@@ -33,12 +33,12 @@ def serving(folder: Path, visit_timeout: float, cold: bool = False):
         pause.touch()
     with log.open("w") as file:
         process = subprocess.Popen(
-            [sys.executable, TESTS / "http_server.py", pause, str(visit_timeout)],
-            cwd=TESTS.parent,
+            [sys.executable, HELPERS / "http_server.py", pause, str(visit_timeout)],
+            cwd=HELPERS.parents[1],
             stdout=subprocess.PIPE,
             stderr=file,
             text=True,
-            env={"PYTHONPATH": f"{TESTS.parent}:{TESTS}", "JAX_PLATFORMS": "cpu"},
+            env={"PYTHONPATH": f"{HELPERS.parents[1]}:{HELPERS}", "JAX_PLATFORMS": "cpu"},
         )
     try:
         url = f"http://127.0.0.1:{int(process.stdout.readline())}"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-SHIPPED = Path(__file__).resolve().parent / "golden"
+SHIPPED = Path(__file__).resolve().parents[1] / "golden"
 ROOT = Path(os.environ.get("JAXSPEC_GOLDEN") or SHIPPED).resolve()
 
 

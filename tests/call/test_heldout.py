@@ -1,5 +1,5 @@
 """Losslessness on held-out text: `JAXSPEC_HELDOUT=heldout.jsonl.gz pytest -m slow
-tests/test_heldout.py -s`.
+tests/call/test_heldout.py -s`.
 """
 
 import os

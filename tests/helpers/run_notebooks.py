@@ -1,6 +1,6 @@
 """Run the notebooks from the first cell to the last, and keep their outputs: `make notebooks`.
 
-python tests/run_notebooks.py [NAME ...]
+python tests/helpers/run_notebooks.py [NAME ...]
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import nbclient
 import nbformat
 from nbformat import NotebookNode
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PARAMETERS = "parameters"
 

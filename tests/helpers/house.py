@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 LIBRARY, TRAINING = ROOT / "jaxspec", ROOT / "training"
 # Recipes of studies, which are about drafters by name: counted and printed, but without a limit.
 STUDIES = frozenset({"training/study_drafters.py", "training/sweep_recipes.py"})

@@ -20,7 +20,7 @@ def run_on_devices(
       variables: of its environment.
     """
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
-    paths = os.pathsep.join(str(path) for path in (FOLDER.parent, FOLDER))
+    paths = os.pathsep.join(str(path) for path in (FOLDER.parents[1], FOLDER))
     environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}
     done = subprocess.run(
         [sys.executable, str(FOLDER / script), json.dumps(request)],

@@ -1,14 +1,8 @@
-"""What tests of the automatic policy share: a model, and nothing learned before."""
+"""What tests of the tuner share: nothing learned before."""
 
 import pytest
-from short_models import load_short
 
 from jaxspec.call import automatic, recheck
-
-
-@pytest.fixture(scope="module")
-def mini():
-    return load_short()
 
 
 @pytest.fixture

@@ -281,7 +281,7 @@ def test_every_decode_option_has_a_flag_and_a_line_in_the_documentation():
     options |= {field.name for field in dataclasses.fields(DecodeConfig)} - {"sampling", "evidence"}
     parser = cli.make_parser()._subparsers._group_actions[0].choices["generate"]
     flags = {action.dest for action in parser._actions}
-    page = (Path(__file__).parent.parent / "docs/options.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/options.md").read_text()
     assert options <= flags
     assert not [name for name in options if not re.search(rf"\b{name}\b", page)]
 

@@ -1,6 +1,6 @@
 """Ctrl-C ends a command, whatever it does.
 
-`python tests/test_interrupts.py MODEL TRIES SECONDS` interrupts first calls at random moments of so
+`python tests/cli/test_interrupts.py MODEL TRIES SECONDS` interrupts first calls at random moments of so
 many seconds, and prints how each ended.
 """
 

@@ -15,7 +15,7 @@ from jaxspec.call.session import prepare
 from jaxspec.core.runtime.compilations import compilations
 from jaxspec.round import capacity
 
-CHAT = Path(__file__).parent / "growing_chat.py"
+CHAT = Path(__file__).parents[1] / "helpers" / "growing_chat.py"
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """Another golden set, made from the shipped one: other layers, heads, widths and counts, the same
 references.
 
-    python tests/golden_variant.py DIR        # then: make test-golden JAXSPEC_GOLDEN=DIR
+    python tests/helpers/golden_variant.py DIR        # then: make test-golden JAXSPEC_GOLDEN=DIR
 
 The targets of the block drafters get a layer that adds nothing, a key-value head of zeros with its
 queries, and unused feed-forward rows. None of these changes an output, so the authors' references
