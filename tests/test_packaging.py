@@ -212,7 +212,7 @@ def test_training_without_its_extra_ends_in_one_line(capsys, without, missing, c
     assert capsys.readouterr().err in (line, line.replace(str(ROOT), "."))
 
 
-@pytest.mark.parametrize("module", ["jaxspec.training.preview", "training.sweep"])
+@pytest.mark.parametrize("module", ["jaxspec.training.preview", "training.regenerate"])
 def test_other_recipes_without_the_extra_end_in_one_line(without, module):
     without("grain")
     with pytest.raises(SystemExit, match=r"grain is missing: pip install -e [^\n]*\[train\]'\)$"):

@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 LIBRARY, TRAINING = ROOT / "jaxspec", ROOT / "training"
-# Recipes of studies, which are about drafters by name: counted and printed, but without a limit.
-STUDIES = frozenset({"training/study_drafters.py", "training/sweep_recipes.py"})
 # Most of each figure; shares are least.
 MOST_ENTRIES, MOST_NAMERS, LEAST_ANNOTATED = 16, 3, 0.95
 MOST_TRACKED_MIB, MOST_WHEEL_MIB = 60.5, 45.0
@@ -332,12 +330,8 @@ def count_page_words() -> dict[str, int]:
 def main() -> None:
     """Print every figure with its limit."""
     print(f"entries at the top of jaxspec/: {count_entries()} (at most {MOST_ENTRIES})")
-    beside = f" beside {', '.join(sorted(STUDIES))}"
-    for part, found, rest in (
-        ("drafter", find_drafter_namers(), beside),
-        ("builder", find_builder_namers(), ""),
-    ):
-        print(f"modules that name each {part} outside its own (at most {MOST_NAMERS}{rest}):")
+    for part, found in (("drafter", find_drafter_namers()), ("builder", find_builder_namers())):
+        print(f"modules that name each {part} outside its own (at most {MOST_NAMERS}):")
         for name, modules in found.items():
             print(f"  {name}: {len(modules)}  {', '.join(modules)}")
     share = measure_annotated(LIBRARY / "call")

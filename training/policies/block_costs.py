@@ -30,7 +30,6 @@ from jaxspec.policies.learned.blockpilot import Predictor, init_blockpilot, make
 from jaxspec.policies.protocol import Observation, Policy
 
 from ..command import one_line_errors
-from ..study_drafters import BLOCKS
 from .block_replay import decode_settings
 
 # Predictions per sample, and number of samples.
@@ -59,8 +58,8 @@ class BlockCostsOptions:
     Attributes:
       out: JSON file to write.
       sizes: block sizes that the policy may choose, in ascending order.
-      target: `mini`, a directory or a hub id.
       drafter: a block drafter that ships with the target, a directory or a hub id.
+      target: `mini`, a directory or a hub id.
       dtype: of target and drafter; None picks one that suits the device.
       builder: of the trees; a chain verifies the whole block.
       budget: verification budget of the trees; a chain ignores it.
@@ -73,8 +72,8 @@ class BlockCostsOptions:
 
     out: Path
     sizes: tuple[int, ...]
+    drafter: str
     target: str = "mini"
-    drafter: str = BLOCKS
     dtype: str | None = None
     builder: str = "chain"
     budget: int = 32

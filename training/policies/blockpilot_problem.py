@@ -13,7 +13,6 @@ from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.core.params import Params
 from jaxspec.io.text.tokenizer import load_tokenizer
 
-from ..study_drafters import BLOCKS
 from .block_costs import (
     BlockCosts,
     BlockCostsOptions,
@@ -31,11 +30,11 @@ class BlockPilotOptions:
     Attributes:
       prompts: JSON Lines of prompts, see `jaxspec.bench.measure.prompt_files.read_prompts`.
       out: folder for the policy, the report and everything else.
+      drafter: a block drafter that ships with the target, a directory or a hub id.
       held_out: JSON Lines of test prompts; None takes a fifth of `prompts`.
       test_limit: test prompts of each domain.
       answers: folder that keeps the rounds, of these sizes or more; None is `out`.
       target: `mini`, a directory or a hub id.
-      drafter: a block drafter that ships with the target, a directory or a hub id.
       reach: choose among block sizes up to this far from the trained one (the paper's k).
       sizes: choose among these block sizes instead.
       builder: of the trees; a chain verifies the whole block (the paper).
@@ -66,11 +65,11 @@ class BlockPilotOptions:
 
     prompts: Path
     out: Path
+    drafter: str
     held_out: Path | None = None
     test_limit: int | None = 30
     answers: Path | None = None
     target: str = "mini"
-    drafter: str = BLOCKS
     reach: int = 2
     sizes: tuple[int, ...] = ()
     builder: str = "chain"

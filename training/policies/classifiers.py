@@ -1,6 +1,7 @@
 """Train the head of Disco, SpecDec++ or C2T, which predicts whether a drafted token is accepted.
 
-    python -m jaxspec.training.policies.classifiers disco --prompts corpus.jsonl.gz --out policies/disco
+    python -m jaxspec.training.policies.classifiers disco --drafter eagle3 \\
+      --prompts corpus.jsonl.gz --out policies/disco
 
 Labels come from greedy answers to the prompts, drafted with EAGLE's dynamic trees
 (`training.policies.labels`), and are kept in `out`. Run the same command again to continue a
@@ -39,7 +40,6 @@ from jaxspec.policies.store import save_policy
 from ..command import one_line_errors
 from ..loop import LoopOptions, fit
 from ..splits import HELD_OUT, mark_held_out
-from ..study_drafters import STEPWISE
 from .labels import Labels, collect, load_labels, save_labels
 
 RULES = ("disco", "specdec_plus", "c2t", "c2t-ltd")
@@ -60,8 +60,8 @@ class HeadOptions:
       prompts: JSON Lines of prompts to learn from, see
         `jaxspec.bench.measure.prompt_files.read_prompts`.
       out: folder for the policy, the labels and the run's metrics.
-      target: `mini`, a directory or a hub id.
       drafter: one that ships with the target, a directory or a hub id.
+      target: `mini`, a directory or a hub id.
       limit: prompts of each domain.
       chat: pass prompts as a user's chat message.
       max_new_tokens: of each answer.
@@ -82,8 +82,8 @@ class HeadOptions:
     rule: Annotated[Literal["disco", "specdec_plus", "c2t", "c2t-ltd"], tyro.conf.Positional]
     prompts: Path
     out: Path
+    drafter: str
     target: str = "mini"
-    drafter: str = STEPWISE
     limit: int | None = 32
     chat: bool = False
     max_new_tokens: int = 128

@@ -1,7 +1,7 @@
 """Search on the real device for the fastest constant depth and number of verified rows.
 
-    python -m jaxspec.training.policies.grid_search --prompts validation.jsonl --out policies/static \\
-      --steps 2 4 6 --rows 8 16 32
+    python -m jaxspec.training.policies.grid_search --drafter eagle3 --prompts validation.jsonl \\
+      --out policies/static --steps 2 4 6 --rows 8 16 32
 
 This is Learning to Draft's strongest plain baseline. All constants share one compilation. They take
 turns on every prompt, and the order is reversed in every other repeat.
@@ -27,7 +27,6 @@ from jaxspec.policies.protocol import Policy
 from jaxspec.policies.store import save_policy
 
 from ..command import one_line_errors
-from ..study_drafters import STEPWISE
 
 
 @dataclasses.dataclass
@@ -38,8 +37,8 @@ class GridOptions:
       prompts: JSON Lines of validation prompts, see
         `jaxspec.bench.measure.prompt_files.read_prompts`.
       out: folder of the policy.
-      target: `mini`, a directory or a hub id.
       drafter: one that ships with the target, a directory or a hub id.
+      target: `mini`, a directory or a hub id.
       builder: of the trees, for example `dynamic/w6`; None takes the drafter's default.
       steps: numbers of draft steps after the root's to try; give none for drafters of one step.
       rows: numbers of verified rows to try, the root included.
@@ -53,8 +52,8 @@ class GridOptions:
 
     prompts: Path
     out: Path
+    drafter: str
     target: str = "mini"
-    drafter: str = STEPWISE
     builder: str | None = None
     steps: tuple[int, ...] = (2, 4, 6, 8)
     rows: tuple[int, ...] = (8, 16, 32, 60)

@@ -1,9 +1,9 @@
 """Tune a rule's threshold and number of verified rows to a drafter and a device.
 
-    python -m jaxspec.training.policies.tune svip --prompts corpus.jsonl.gz --times times.json \\
-      --out policies/svip
-    python -m jaxspec.training.policies.tune disco --head heads/disco --prompts corpus.jsonl.gz \\
-      --times times.json --out policies/disco
+    python -m jaxspec.training.policies.tune svip --drafter eagle3 --prompts corpus.jsonl.gz \\
+      --times times.json --out policies/svip
+    python -m jaxspec.training.policies.tune disco --drafter eagle3 --head heads/disco \\
+      --prompts corpus.jsonl.gz --times times.json --out policies/disco
 
 The papers chose their thresholds for other drafters, and rules that decide how deep to draft always
 verify all rows of a round. The search therefore tries every threshold with every constant number of
@@ -51,7 +51,6 @@ from jaxspec.policies.store import load_policy, save_policy
 
 from ..command import one_line_errors
 from ..splits import HELD_OUT, mark_held_out
-from ..study_drafters import STEPWISE
 
 # Thresholds range from one at which the rule always stops to one at which it hardly ever stops.
 THRESHOLDS = {
@@ -75,9 +74,9 @@ class TuneOptions:
       prompts: JSON Lines of prompts, see `jaxspec.bench.measure.prompt_files.read_prompts`.
       times: JSON file of round times, written by `training.rl.times`.
       out: folder of the policy.
+      drafter: one that ships with the target, a directory or a hub id.
       head: folder of a saved policy; a learned rule takes its network.
       target: `mini`, a directory or a hub id.
-      drafter: one that ships with the target, a directory or a hub id.
       thresholds: to try; none takes `THRESHOLDS`. The rule's default is always tried too.
       rows: largest numbers of verified rows to try, the root included; 0 means all rows.
       limit: prompts of each domain; every fourth of them is used.
@@ -91,9 +90,9 @@ class TuneOptions:
     prompts: Path
     times: Path
     out: Path
+    drafter: str
     head: Path | None = None
     target: str = "mini"
-    drafter: str = STEPWISE
     thresholds: tuple[float, ...] = ()
     rows: tuple[int, ...] = (4, 6, 8, 12, 0)
     limit: int | None = 32

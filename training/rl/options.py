@@ -8,8 +8,6 @@ from pathlib import Path
 from jaxspec.builders import Builder, dynamic, make_builder
 from jaxspec.drafters.registry import record_of
 
-from ..study_drafters import STEPWISE
-
 
 @dataclasses.dataclass(kw_only=True)
 class RoundOptions:
@@ -29,7 +27,7 @@ class RoundOptions:
     """
 
     target: str = "mini"
-    drafter: str = STEPWISE
+    drafter: str
     builder: str | None = None
     width: int = 6
     steps: int = 9

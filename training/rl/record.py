@@ -1,6 +1,6 @@
 """Record a drafter's rounds at every position of greedy texts, for the replay environment.
 
-    python -m jaxspec.training.rl.record --prompts corpus.jsonl.gz --out eagle3.npz
+    python -m jaxspec.training.rl.record --drafter eagle3 --prompts corpus.jsonl.gz --out eagle3.npz
 
 Recording runs the decode loop's own functions and commits one token per round. What any depth and
 size would have committed follows from the pool and the text. A dynamic tree is recorded at full

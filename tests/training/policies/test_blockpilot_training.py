@@ -12,10 +12,11 @@ import pytest
 from golden_data import SHIPPED
 
 import jaxspec
+from benchmarks.training import blockpilot_study
 from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.policies.store import load_policy
-from training.policies import blockpilot, blockpilot_study
+from training.policies import blockpilot
 from training.policies.block_costs import (
     BlockCosts,
     BlockCostsOptions,
@@ -206,6 +207,7 @@ def test_a_predictor_learns_what_can_be_learned(tmp_path, objective):
     options = BlockPilotOptions(
         Path("none"),
         tmp_path,
+        "dflash",
         width=32,
         layers=2,
         batch=64,
@@ -288,7 +290,9 @@ def test_answers_are_kept_and_go_on(toy, tmp_path):
 
 @pytest.mark.slow
 def test_every_size_is_timed(toy, tmp_path):
-    options = BlockCostsOptions(tmp_path / "t", (2, 3), contexts=(16,), repeats=1, width=8, rank=4)
+    options = BlockCostsOptions(
+        tmp_path / "t", (2, 3), "dflash", contexts=(16,), repeats=1, width=8, rank=4
+    )
     times = measure_blocks(toy, "dflash", options)
     for costs in times[:2]:
         assert costs.verify.shape == (2, 1, 1) and costs.verify.min() > 0

@@ -33,7 +33,7 @@ def options(tmp_path):
     )
     files = (tmp_path / "prompts.jsonl", tmp_path / "times.json", tmp_path / "tuned")
     return tune.TuneOptions(
-        "svip", *files, target=str(GOLDEN / "target"), drafter=str(GOLDEN / "drafter"), rows=(4, 0)
+        "svip", *files, str(GOLDEN / "drafter"), target=str(GOLDEN / "target"), rows=(4, 0)
     )
 
 

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import rl_toy as toy
 
+from benchmarks.training import ltd_controls
+from benchmarks.training.ltd_evaluate import EvaluateOptions, evaluate
 from jaxspec.costs.files import load_costs, save_costs
 from jaxspec.policies.learned.ltd import LtdConfig, make_ltd
 from jaxspec.policies.learned.ltd_features import depth_observation, size_observation
 from jaxspec.policies.store import save_policy
 from training.replay.records import load_record, save_record, split_records
-from training.rl import controls, problem, replay
+from training.rl import problem, replay
 from training.rl.environment import (
     Data,
     make_depth_environment,
@@ -21,7 +23,6 @@ from training.rl.environment import (
     make_size_environment,
     reward_of,
 )
-from training.rl.evaluate import EvaluateOptions, evaluate
 
 RECORD = toy.make_record()
 SECONDS = RECORD.round_seconds(toy.TIMES)
@@ -216,9 +217,9 @@ def test_controls_act_as_often_as_the_policy():
     policy = make_ltd(
         settings, depth, [{"kernel": jnp.zeros((72, 2)), "bias": jnp.array([0.0, 3.0])}]
     )
-    steps, sizes = replay.decisions(RECORD, controls.layers_of(policy), settings, (0, 0))
+    steps, sizes = replay.decisions(RECORD, ltd_controls.layers_of(policy), settings, (0, 0))
     walk = replay.walk(RECORD, SECONDS, steps, sizes)
-    found = controls.make_controls(RECORD, toy.TIMES, policy, (0, 0))
+    found = ltd_controls.make_controls(RECORD, toy.TIMES, policy, (0, 0))
     assert (
         found.steps == {step: int(np.sum(walk.steps == step)) for step in np.unique(walk.steps)}
         and len(found.steps) > 1
@@ -229,7 +230,7 @@ def test_controls_act_as_often_as_the_policy():
     drawn, rows = found.drawn(4000)
     for step, rounds in found.steps.items():
         assert np.mean(drawn == step) == pytest.approx(rounds / len(walk.steps), abs=0.04)
-    made = controls.policies_of(found, RECORD, settings.widths, (2, 0))
+    made = ltd_controls.policies_of(found, RECORD, settings.widths, (2, 0))
     assert (rows == 1).all() and made["random"].config.rows == (4,)
     assert (int(made["constant"].controls.steps), int(made["constant"].controls.rows)) == (
         found.commonest[0],

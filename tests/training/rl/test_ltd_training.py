@@ -124,7 +124,7 @@ def test_the_live_task_is_the_replayed_one():
     params = jaxspec.load("mini", drafter="eagle3", dtype="float32")
     prompt = [117, 142, 122, 64, 240, 19]
     options = TextOptions(
-        prompts=Path(), width=3, steps=3, sizes=(2, 8), max_new_tokens=24, batch=1
+        drafter="eagle3", prompts=Path(), width=3, steps=3, sizes=(2, 8), max_new_tokens=24, batch=1
     )
     found = record_texts(params, [prompt], options)
     size = np.ones((1, 4), np.int32)

@@ -9,20 +9,23 @@ import pytest
 from golden_data import SHIPPED
 
 import jaxspec
+from benchmarks.training import ltd_check
 from jaxspec.call.prefill import prefill
 from jaxspec.policies.learned.ltd import LtdConfig, make_ltd
 from jaxspec.policies.learned.ltd_features import depth_inputs
 from jaxspec.policies.learned.networks import init_layers
 from jaxspec.round.loop import run
 from training.replay.records import Record
-from training.rl import check, replay
+from training.rl import replay
 from training.rl.options import TextOptions, decode_options
 from training.rl.record import record_texts
 
 pytestmark = pytest.mark.slow
 GOLDEN = SHIPPED
 PROMPTS = [[117, 142, 122, 64, 240, 19], [40, 41, 42, 43]]
-OPTIONS = TextOptions(prompts=Path(), width=3, steps=3, sizes=(2, 8), max_new_tokens=24, batch=2)
+OPTIONS = TextOptions(
+    drafter="eagle3", prompts=Path(), width=3, steps=3, sizes=(2, 8), max_new_tokens=24, batch=2
+)
 SETTINGS = LtdConfig((2, 8), 3, 3, (1, 2), (2, 8))
 
 
@@ -71,7 +74,9 @@ def test_every_round_is_the_recorded_one(eagle, recorded):
         at = int(start)
         for one in out.rounds:
             seen = jax.tree.map(lambda x, at=at: x[at], recorded["seen"])
-            token, parent = check._of_pool(seen, int(steps[at]), OPTIONS.sizes[sizes[at]], OPTIONS)
+            token, parent = ltd_check._of_pool(
+                seen, int(steps[at]), OPTIONS.sizes[sizes[at]], OPTIONS
+            )
             assert (
                 one.tree.parent.tolist() == parent.tolist()
                 and one.tree.token[1:].tolist() == token[1:].tolist()
@@ -119,5 +124,5 @@ def test_real_rounds_have_the_recorded_trees(drafter, block_size):
     bundle = jaxspec.load("mini", drafter=drafter, dtype="float32")
     total = np.zeros(3, int)
     for prompt in PROMPTS:
-        total += check.replayed(bundle, prompt, [(3, 16), (1, 8), (2, 2)], options)
+        total += ltd_check.replayed(bundle, prompt, [(3, 16), (1, 8), (2, 2)], options)
     assert total[0] > 20 and total[2] >= 0.99 * total[0]

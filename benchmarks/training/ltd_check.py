@@ -1,6 +1,7 @@
 """Check a record against real decodes: they must build its trees and commit its tokens.
 
-    python -m jaxspec.training.rl.check --prompts heldout.jsonl.gz --limit 2 --max-new-tokens 64
+    python -m benchmarks.training.ltd_check --drafter eagle3 --prompts heldout.jsonl.gz --limit 2 \\
+      --max-new-tokens 64
 
 The command takes the options of `training.rl.record` except `out`. It decodes each text with a few
 pairs of depth and size, and compares every round with the record of its position. Differences can
@@ -24,10 +25,9 @@ from jaxspec.call.text.token_ids import to_ids
 from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.learned.ltd_features import pool_size
-
-from ..command import one_line_errors
-from .options import TextOptions, decode_options, sees_pool
-from .record import record_texts
+from training.command import one_line_errors
+from training.rl.options import TextOptions, decode_options, sees_pool
+from training.rl.record import record_texts
 
 # Smallest share of rounds that must agree with the record.
 ENOUGH = 0.99

@@ -1,6 +1,6 @@
 """Make controls of a trained LTD policy, for `jaxspec bench policies`.
 
-    python -m jaxspec.training.rl.controls --record train.npz --times times.json \\
+    python -m benchmarks.training.ltd_controls --record train.npz --times times.json \\
       --policy runs/ltd/policy --out policies/controls
 
 The control `random` draws the policy's actions independently, each as often as the policy takes it;
@@ -25,10 +25,9 @@ from jaxspec.policies.baselines.random_actions import make_random
 from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.store import load_about, load_policy, save_policy
-
-from ..command import one_line_errors
-from ..replay.records import Record, load_record, split_records
-from . import replay
+from training.command import one_line_errors
+from training.replay.records import Record, load_record, split_records
+from training.rl import replay
 
 
 @dataclasses.dataclass

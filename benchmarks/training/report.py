@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.training.pairs import paired_tables
+from benchmarks.training.recipes import COMPARISONS
 from jaxspec.io.files.atomic import write_text
-
-from .metrics import read_metrics
-from .sweep_pairs import paired_tables
-from .sweep_recipes import COMPARISONS
+from training.metrics import read_metrics
 
 
 def write_report(out: Path, name: str, scale: str, sizes: dict, results: Sequence[dict]) -> None:
@@ -21,7 +20,7 @@ def write_report(out: Path, name: str, scale: str, sizes: dict, results: Sequenc
     Args:
       out: the sweep's folder, with one folder per run.
       name, scale, sizes: what was run.
-      results: from `training.sweep.run_recipe`, in order.
+      results: from `benchmarks.training.sweep.run_recipe`, in order.
     """
     content = {"sweep": name, "scale": scale, "sizes": sizes, "runs": list(results)}
     write_text(out / "results.json", json.dumps(content, indent=1) + "\n")

@@ -6,11 +6,11 @@ import json
 import numpy as np
 import pytest
 
-from training import sweep
-from training.sweep import SweepOptions, make_drafter_options
-from training.sweep_pairs import paired_tables
-from training.sweep_recipes import SCALES, SWEEPS, Recipe, list_measurements
-from training.sweep_report import collect_comparison, write_report
+from benchmarks.training import sweep
+from benchmarks.training.pairs import paired_tables
+from benchmarks.training.recipes import SCALES, SWEEPS, Recipe, list_measurements
+from benchmarks.training.report import collect_comparison, write_report
+from benchmarks.training.sweep import SweepOptions, make_drafter_options
 
 
 def results_of(recipes, lengths):

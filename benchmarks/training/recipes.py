@@ -9,9 +9,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from .drafters import list_presets
-from .drafters.dspark.loss import DSparkOptions
-from .drafters.eagle3 import EagleOptions
+from training.drafters import list_presets
+from training.drafters.dspark.loss import DSparkOptions
+from training.drafters.eagle3 import EagleOptions
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Study on held-out prompts whether BlockPilot gains: several seeds, inputs and shuffled features.
 
-    python -m jaxspec.training.policies.blockpilot_study --prompts corpus.jsonl.gz \\
+    python -m benchmarks.training.blockpilot_study --prompts corpus.jsonl.gz \\
       --held-out heldout.jsonl.gz --drafter dflash --sizes 4 6 8 10 12 16 \\
       --out runs/blockpilot/dflash --json blockpilot.json
 
@@ -17,13 +17,12 @@ import numpy as np
 
 from jaxspec.core.runtime.near_miss import choose_one
 from jaxspec.io.files.atomic import write_text
-
-from ..command import one_line_errors
-from .blockpilot import constants
-from .blockpilot_data import best_of, labels_of
-from .blockpilot_fit import fit_predictor, inputs, predicted, shuffled
-from .blockpilot_problem import BlockPilotOptions, BlockPilotProblem, load_problem
-from .blockpilot_report import FIXED, BlockChoice, difference, lines_of, report
+from training.command import one_line_errors
+from training.policies.blockpilot import constants
+from training.policies.blockpilot_data import best_of, labels_of
+from training.policies.blockpilot_fit import fit_predictor, inputs, predicted, shuffled
+from training.policies.blockpilot_problem import BlockPilotOptions, BlockPilotProblem, load_problem
+from training.policies.blockpilot_report import FIXED, BlockChoice, difference, lines_of, report
 
 # Options of each variant of the network's input and objective; the first is the paper's.
 VARIANTS = {

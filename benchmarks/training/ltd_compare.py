@@ -1,6 +1,7 @@
 """Compare trained policies on a record of held-out prompts, by modelled time, with intervals.
 
-    python -m jaxspec.training.rl.compare --record test.npz --times times.json --tuned-on train.npz \\
+    python -m benchmarks.training.ltd_compare --record test.npz --times times.json \\
+      --tuned-on train.npz \\
       --ways turns=runs/a/policy,runs/b/policy alone=runs/a/1-depth/policy,runs/b/1-depth/policy \\
       --out compare.json
 
@@ -20,17 +21,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.training.ltd_controls import layers_of
+from benchmarks.training.ltd_evaluate import check_record, over
 from jaxspec.costs.files import load_costs
 from jaxspec.io.files.atomic import write_text
 from jaxspec.policies.learned.regression import Regression
 from jaxspec.policies.store import load_about, load_policy
-
-from ..command import one_line_errors
-from ..policies.expected import choose_expected_sizes
-from ..replay.records import Record, load_record, split_records
-from . import replay
-from .controls import layers_of
-from .evaluate import check_record, over
+from training.command import one_line_errors
+from training.policies.expected import choose_expected_sizes
+from training.replay.records import Record, load_record, split_records
+from training.rl import replay
 
 
 @dataclasses.dataclass

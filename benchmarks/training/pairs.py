@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.training.recipes import REFERENCE
 from jaxspec.bench.report.bootstrap import LEVEL, resample_prompts
 from jaxspec.bench.report.table import with_interval
-
-from .sweep_recipes import REFERENCE
 
 
 class _Measured(NamedTuple):
@@ -35,7 +34,7 @@ def paired_tables(
     all seeds of a recipe are averaged: intervals tell how prompts differ, not how seeds do.
 
     Args:
-      results: from `training.sweep.run_recipe`, with `counts`.
+      results: from `benchmarks.training.sweep.run_recipe`, with `counts`.
       label: recipe -> its name in the table; equal ones differ in their seeds.
 
     Returns:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import rl_toy as toy
 
+from benchmarks.training import ltd_compare
 from jaxspec.costs.files import save_costs
 from jaxspec.policies.learned.ltd import LtdConfig, make_ltd
 from jaxspec.policies.learned.ltd_features import depth_inputs
@@ -15,7 +16,7 @@ from jaxspec.policies.learned.networks import init_layers
 from jaxspec.policies.store import save_policy
 from training.policies import expected
 from training.replay.records import save_record
-from training.rl import compare, replay
+from training.rl import replay
 
 SETTINGS = LtdConfig((1, 2, 4), toy.WIDTH, toy.STEPS, (0, 1, 2), toy.SIZES)
 
@@ -44,8 +45,8 @@ def folder(tmp_path_factory):
     return folder
 
 
-def options(folder, *ways: str) -> compare.CompareOptions:
-    return compare.CompareOptions(
+def options(folder, *ways: str) -> ltd_compare.CompareOptions:
+    return ltd_compare.CompareOptions(
         folder / "test.npz", folder / "times.json", folder / "train.npz", ways, folder / "out.json"
     )
 
@@ -57,7 +58,7 @@ def test_ways_are_pooled_and_compared(folder, capsys):
         f"size:size={folder}/two",
         f"fit={folder}/regression",
     )
-    compare.main(options(folder, *ways))
+    ltd_compare.main(options(folder, *ways))
     found = json.loads((folder / "out.json").read_text())
     assert (
         list(found) == ["static", "oracle", "four", "seeds", "size:size", "fit"]
@@ -105,7 +106,7 @@ def test_regressions_fit_the_trees_of_a_depth(folder):
 @pytest.mark.parametrize("way", ["folder", "=folder", "a=", "a:rows=folder"])
 def test_ways_that_are_none(folder, way):
     with pytest.raises(ValueError, match="is no way: give name=folder"):
-        compare.compare(options(folder, way))
+        ltd_compare.compare(options(folder, way))
 
 
 def test_a_half_that_is_missing(folder):
@@ -115,4 +116,4 @@ def test_a_half_that_is_missing(folder):
         folder / "size",
     )
     with pytest.raises(ValueError, match="does not decide the depth: leave :depth out"):
-        compare.compare(options(folder, f"a:depth={folder}/size"))
+        ltd_compare.compare(options(folder, f"a:depth={folder}/size"))

@@ -1,12 +1,12 @@
 """Evaluate a trained policy on a record of held-out prompts, by modelled time.
 
-    python -m jaxspec.training.rl.evaluate --record test.npz --times times.json --policy policies/ltd \\
+    python -m benchmarks.training.ltd_evaluate --record test.npz --times times.json --policy policies/ltd \\
       --tuned-on train.npz
 
 This is the first tier of evaluation. It prints tokens per second, tokens per round, mean draft
 steps and mean rows of: the policy; each of its halves with the best constant for the other half;
-its controls (`training.rl.controls`); the best constant; and the oracle, the fastest possible
-sequence of rounds. The controls and the best constant come from `tuned_on`. Intervals are of the
+its controls (`benchmarks.training.ltd_controls`); the best constant; and the oracle, the fastest
+possible sequence of rounds. The controls and the best constant come from `tuned_on`. Intervals are of the
 ratio to the best constant, by paired bootstrap over prompts.
 """
 
@@ -16,16 +16,15 @@ import dataclasses
 import json
 from pathlib import Path
 
+from benchmarks.training.ltd_controls import Controls, layers_of, make_controls
 from jaxspec.bench.report.bootstrap import bound_ratio, resample_prompts
 from jaxspec.costs.files import load_costs
 from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.io.files.atomic import write_text
 from jaxspec.policies.store import load_policy
-
-from ..command import one_line_errors
-from ..replay.records import Record, load_record, split_records
-from . import replay
-from .controls import Controls, layers_of, make_controls
+from training.command import one_line_errors
+from training.replay.records import Record, load_record, split_records
+from training.rl import replay
 
 
 @dataclasses.dataclass

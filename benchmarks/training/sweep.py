@@ -1,6 +1,6 @@
 """Run a list of drafter recipes one after another, and write a table and a plot.
 
-    python -m jaxspec.training.sweep all --corpus corpus.jsonl.gz --prompts heldout.jsonl.gz \\
+    python -m benchmarks.training.sweep all --corpus corpus.jsonl.gz --prompts heldout.jsonl.gz \\
         --out runs/sweep --scale small
 
 Run the same command again to continue after an interruption: finished recipes are kept, and an
@@ -22,22 +22,7 @@ from typing import Annotated, Literal
 import jax
 import tyro
 
-from jaxspec.bench.measure.prompt_files import read_prompts
-from jaxspec.io.files.atomic import write_text
-from jaxspec.io.text.tokenizer import load_tokenizer
-
-from .acceptance import EvalOptions, count_rounds, pool_rounds
-from .command import check_made_with, one_line_errors
-from .drafter_loss import LossOptions
-from .drafters import list_presets, make_options
-from .loop import LoopOptions
-from .metrics import read_metrics
-from .model_options import ModelOptions
-from .optimizer import OptimizerOptions
-from .pipeline import DataOptions
-from .presets import SCORING
-from .regenerate import RegenerateOptions, regenerate
-from .sweep_recipes import (
+from benchmarks.training.recipes import (
     DEFAULT_SCALE,
     FROZEN_SHARE,
     PARTS,
@@ -48,8 +33,22 @@ from .sweep_recipes import (
     Scale,
     list_measurements,
 )
-from .sweep_report import write_report
-from .train_drafter import DrafterOptions, train_drafter
+from benchmarks.training.report import write_report
+from jaxspec.bench.measure.prompt_files import read_prompts
+from jaxspec.io.files.atomic import write_text
+from jaxspec.io.text.tokenizer import load_tokenizer
+from training.acceptance import EvalOptions, count_rounds, pool_rounds
+from training.command import check_made_with, one_line_errors
+from training.drafter_loss import LossOptions
+from training.drafters import list_presets, make_options
+from training.loop import LoopOptions
+from training.metrics import read_metrics
+from training.model_options import ModelOptions
+from training.optimizer import OptimizerOptions
+from training.pipeline import DataOptions
+from training.presets import SCORING
+from training.regenerate import RegenerateOptions, regenerate
+from training.train_drafter import DrafterOptions, train_drafter
 
 
 @dataclasses.dataclass

@@ -1,0 +1,1 @@
+"""Studies of training: sweeps of recipes, and trained policies beside what they must beat."""
