@@ -50,7 +50,7 @@ check: $(VENV)/.installed-dev
 # AOT_TESTS='not slow and not thorough' compiles half of it.
 AOT_TESTS := not slow
 test-aot: install-aot
-	$(AOT)/bin/python -m pytest $(PARALLEL) -m '$(AOT_TESTS)' tests/aot/test_compile.py tests/kernels/test_mosaic.py
+	$(AOT)/bin/python -m pytest $(PARALLEL) -m '$(AOT_TESTS)' tests/aot/test_compile.py
 
 install-aot: $(AOT)/.installed
 

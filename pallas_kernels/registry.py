@@ -83,13 +83,6 @@ _OPERATIONS = {
             "triton": Implementation(
                 "pallas_kernels.attention.tree_attention", "tree_attention", tuning.unsupported
             ),
-            # On an H100 it was slower than the Triton kernel, see docs/gpu.md.
-            "mosaic": Implementation(
-                "pallas_kernels.attention.tree_attention_mosaic",
-                "tree_attention",
-                tuning.unsupported_mosaic,
-                automatic=False,
-            ),
             "interpret": Implementation(
                 "pallas_kernels.attention.tree_attention",
                 "interpreted",
@@ -107,9 +100,6 @@ _OPERATIONS = {
         tuning.outside,
         {
             "triton": Implementation(_PACKED, "packed_attention", tuning.unsupported),
-            "mosaic": Implementation(
-                _PACKED, "by_sequence", tuning.unsupported_mosaic, automatic=False
-            ),
             "interpret": Implementation(
                 _PACKED, "interpreted", tuning.unsupported_shape, automatic=False
             ),

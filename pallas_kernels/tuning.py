@@ -17,9 +17,6 @@ from pallas_kernels.device import Device
 
 HEAD_DIMS = (64, 128, 256)
 DTYPES = ("bfloat16", "float16", "float32")
-# Limits of the Mosaic GPU kernel: its registers and warpgroup products.
-MOSAIC_HEAD_DIMS = (64, 128)
-MOSAIC_DTYPES = ("bfloat16", "float16")
 # Multiprocessors of a common GPU of each generation, for devices that do not report theirs.
 _CORES = {(8, 0): 108, (8, 6): 82, (8, 9): 58, (9, 0): 132, (10, 0): 148}
 # Attention in plain JAX. A block of keys should stay in a CPU core's cache between its copy and the
@@ -119,38 +116,16 @@ def unsupported(problem: Problem | None, device: Device) -> str | None:
     return versions.missing_triton() or unsupported_shape(problem, device)
 
 
-def unsupported_mosaic(problem: Problem | None, device: Device) -> str | None:
-    """Say why the Mosaic kernel cannot serve `problem` (None: any) on `device`; None if it can."""
-    if device.compute_capability != (9, 0):
-        return f"needs a GPU of compute capability 9.0 (Hopper), this is {device}"
-    # The merge of the parts is lowered by Triton.
-    missing = versions.missing_mosaic() or versions.missing_triton()
-    return missing or unsupported_mosaic_shape(problem)
-
-
-def unsupported_mosaic_shape(problem: Problem | None) -> str | None:
-    """Say why the Mosaic GPU kernel cannot serve `problem` on any device; None if it can."""
-    if problem and problem.capacity and problem.capacity % 8:
-        return f"cache capacity {problem.capacity} is not a multiple of 8"
-    return _unsupported_shape(problem, MOSAIC_HEAD_DIMS, MOSAIC_DTYPES)
-
-
 def unsupported_shape(problem: Problem | None, device: Device) -> str | None:
     """Say why the Triton kernel cannot serve `problem` on any device; None if it can."""
-    return _unsupported_shape(problem, HEAD_DIMS, DTYPES)
-
-
-def _unsupported_shape(
-    problem: Problem | None, head_dims: tuple[int, ...], dtypes: tuple[str, ...]
-) -> str | None:
     if problem is None:
         return None
-    if problem.head_dim not in head_dims:
-        return f"head dimension {problem.head_dim} is not one of {', '.join(map(str, head_dims))}"
+    if problem.head_dim not in HEAD_DIMS:
+        return f"head dimension {problem.head_dim} is not one of {', '.join(map(str, HEAD_DIMS))}"
     if len(problem.dtypes) != 1:
         return f"queries, keys and cache differ in dtype: {', '.join(sorted(problem.dtypes))}"
     (dtype,) = problem.dtypes
-    return None if dtype in dtypes else f"dtype {dtype} is not one of {', '.join(dtypes)}"
+    return None if dtype in DTYPES else f"dtype {dtype} is not one of {', '.join(DTYPES)}"
 
 
 def tiles(problem: Problem, device: Device) -> Tiles:
@@ -193,14 +168,6 @@ def packed_tiles(problem: Problem, device: Device, sequences: int) -> Tiles:
     # A tile holds all query heads of a row.
     group = problem.heads // problem.kv_heads
     return found._replace(rows=max(found.rows, _power_of_two(group)))
-
-
-def mosaic_tiles(problem: Problem, device: Device) -> Tiles:
-    """Choose block sizes of the Mosaic GPU kernel for `problem` on `device`.
-
-    A program is one warpgroup, and the loads of two steps are in flight.
-    """
-    return _split(problem, _device(device)[1], 64, 64, 4, 2)
 
 
 def live_steps(problem: Problem, device: Device) -> Steps:

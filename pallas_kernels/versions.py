@@ -7,7 +7,6 @@ depends on the version, so kernels always pass `triton_params`.
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import warnings
 from typing import Any
 
@@ -39,48 +38,6 @@ def triton_params(warps: int, stages: int) -> Any:
         "ignore", message="The Pallas Triton backend is deprecated", category=DeprecationWarning
     )
     return triton.CompilerParams(num_warps=warps, num_stages=stages)
-
-
-def missing_mosaic() -> str | None:
-    """Say why this jax cannot lower Pallas kernels through Mosaic GPU; None if it can."""
-    if jax.__version_info__ < (0, 10):
-        return f"jax {jax.__version__} is too old for Mosaic GPU: install 0.10 or newer"
-    if importlib.util.find_spec("jax.experimental.pallas.mosaic_gpu") is None:
-        return f"jax {jax.__version__} has no Mosaic GPU lowering of Pallas kernels"
-    if jax.__version_info__ < (0, 11) and importlib.util.find_spec("absl") is None:
-        return f"Mosaic GPU of jax {jax.__version__} needs absl: pip install absl-py"
-    return None
-
-
-def mosaic_gpu() -> Any:
-    """Import Pallas' Mosaic GPU module."""
-    from jax.experimental.pallas import mosaic_gpu as plgpu
-
-    return plgpu
-
-
-def mosaic_tiled(shape: tuple[int, ...], dtype: Any) -> Any:
-    """Describe shared memory of `shape` in swizzled tiles.
-
-    Bulk copies write these tiles, and matrix products of 2-byte types read them.
-    """
-    plgpu = mosaic_gpu()
-    return plgpu.SMEM(
-        shape, dtype, transforms=(plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
-    )
-
-
-def mosaic_load(ref: Any, layout: Any) -> jax.Array:
-    """Load `ref` into registers of `layout`."""
-    plgpu = mosaic_gpu()
-    if "idx" in inspect.signature(plgpu.load).parameters:  # until jax 0.11
-        return plgpu.load(ref, (), layout=layout, optimized=False)
-    return plgpu.load(ref, layout=layout, optimized=False)
-
-
-def mosaic_interpreter() -> Any:
-    """Make parameters that run Mosaic GPU kernels in jax's interpreter and report races."""
-    return mosaic_gpu().InterpretGPUParams(detect_races=True)
 
 
 def trace_context(default: Any) -> Any:

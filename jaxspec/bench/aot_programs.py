@@ -23,7 +23,7 @@ from jaxspec.round.grow import grow
 from jaxspec.round.loop import run
 from jaxspec.round.plan import make_plan
 from jaxspec.targets.layouts.quant import quantize_params
-from pallas_kernels.aot.compile import Program
+from pallas_kernels.aot.lower import Program
 
 
 def decode_loop(

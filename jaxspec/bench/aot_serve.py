@@ -23,7 +23,7 @@ from jaxspec.serve.on_device.slots import SlotsState, make_slots
 from jaxspec.serve.on_device.visit import visit
 from jaxspec.serve.settings import make_settings
 from jaxspec.targets.layouts.quant import quantize_params
-from pallas_kernels.aot.compile import Program
+from pallas_kernels.aot.lower import Program
 
 
 def visit_program(*, batch: int, capacity: int, rows: int | None = None, **options: Any) -> Program:

@@ -21,7 +21,7 @@ from jaxspec.round.placement import find_specs
 from jaxspec.targets.sharding.forward import find_splits
 from jaxspec.targets.sharding.place import map_leaves, order
 from jaxspec.targets.sharding.shares import Split, choose_experts, widen
-from pallas_kernels.aot.compile import Program
+from pallas_kernels.aot.lower import Program
 
 
 def shared_prefill(*, devices: int, experts: str, **options: Any) -> Program:

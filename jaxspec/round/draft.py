@@ -19,12 +19,11 @@ from jaxspec.round.lookahead import Foreseen, choose_states, is_certain, look_up
 from jaxspec.round.proposals import Drafted, count_slots, limit_depth, propose, rank_candidates
 from jaxspec.round.sources import Sources, init_sources, record_sources
 from jaxspec.round.stop_rule import apply_stop_rule, asks_policy, choose_where
+from pallas_kernels.aot import FALLBACK
 
 # Layers of all steps of a round up to which a GPU's program repeats the step. Beyond, a step is long
 # against the work of the host, and repeating it makes the compilation long.
 _UNROLLED = 32
-# The scope of a branch that is rarely taken; `pallas_kernels.aot.traffic` knows it.
-FALLBACK = "fallback"
 
 
 class _Growing(NamedTuple):

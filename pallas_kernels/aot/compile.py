@@ -11,7 +11,6 @@ matrix products instead of fusions.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.metadata
 import json
@@ -21,38 +20,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pallas_kernels import registry
 from pallas_kernels.aot.collectives import list_collectives
-from pallas_kernels.aot.gpus import GPU, find_gpu, format_target_config
+from pallas_kernels.aot.gpus import find_gpu
+from pallas_kernels.aot.lower import lower, on_device
 from pallas_kernels.aot.report import describe_program
 
 _PLUGINS = {"jax-cuda12-plugin": "jax-cuda12-pjrt", "jax-cuda13-plugin": "jax-cuda13-pjrt"}
 _TIMEOUT = 900
-
-
-class Program(NamedTuple):
-    """A program to compile.
-
-    Attributes:
-      function: a jitted function.
-      args: its arguments, arrays or `jax.ShapeDtypeStruct`.
-      static: its keyword arguments.
-      facts: JSON values to add to the report.
-      devices: number of GPUs. Arguments may have shardings over a mesh of them with the axis
-        "model"; others lie on all.
-      around: mesh -> context to trace the program in.
-    """
-
-    function: Callable
-    args: tuple
-    static: dict[str, Any] = {}
-    facts: dict[str, Any] = {}
-    devices: int = 1
-    around: Callable[[Any], Any] = lambda mesh: contextlib.nullcontext()
 
 
 def available() -> tuple[bool, str]:
@@ -220,28 +198,3 @@ def _memory(memory) -> dict[str, int]:
         "aliased": memory.alias_size_in_bytes,
         "temporary": memory.temp_size_in_bytes,
     }
-
-
-def on_device(target: GPU):
-    """Make a context in which the registry chooses kernels for `target`."""
-    return registry.for_device(registry.Device("cuda", target.capability, target.cores))
-
-
-def lower(program: Program, target: GPU):
-    """Lower a program for a GPU, in a process whose XLA flags are already set.
-
-    Returns:
-      A `jax.stages.Lowered`.
-    """
-    import numpy as np
-    from jax.experimental import topologies
-    from jax.sharding import Mesh
-
-    from pallas_kernels.aot.lower import lower_on
-
-    topology = topologies.get_topology_desc(
-        platform="cuda",
-        topology=f"1x1x{program.devices}",
-        target_config=format_target_config(target),
-    )
-    return lower_on(program, Mesh(np.array(topology.devices), ("model",)), "cuda")

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.aot.compile import Program
+from pallas_kernels.aot.lower import Program
 from pallas_kernels.attention.packed_attention import by_sequence
 from pallas_kernels.registry import Problem, resolve_kernel, using
 

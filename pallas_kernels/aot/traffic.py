@@ -11,6 +11,7 @@ import math
 import re
 from typing import Any, NamedTuple
 
+from pallas_kernels.aot import FALLBACK
 from pallas_kernels.aot.hlo import find_computations, find_entry
 
 _ARRAY = re.compile(r"([a-z]+\d*\w*)\[([\d,]*)\]")
@@ -20,8 +21,7 @@ _BRANCHES = re.compile(
     r"\b(?:branch_computations|true_computation|false_computation)=(\{.*?\}|\S+)"
 )
 _APPLIED = re.compile(r"\bto_apply=%?([\w.\-]+)")
-# Conditionals in a scope `fallback` have a branch that is rarely taken.
-_RARE = re.compile(r'op_name="[^"]*/fallback/cond"')
+_RARE = re.compile(rf'op_name="[^"]*/{FALLBACK}/cond"')
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _CONTRACTED = re.compile(r"lhs_contracting_dim(?:s=\{|ension_?s?\":\[)\"?(\d+)")
 _NAME = re.compile(r"%([\w.\-]+)")

@@ -1,9 +1,8 @@
-"""Shared parts of the tree attention kernels: arguments, derivative, partial sums to merge."""
+"""Give implementations of tree attention the reference's derivative."""
 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -11,9 +10,6 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels import reference
-
-# A number below every score, finite so that differences are not NaN.
-LOWEST = -1e30
 
 
 def differentiable(call: Callable) -> Callable:
@@ -66,21 +62,3 @@ def differentiable(call: Callable) -> Callable:
         )
 
     return entry
-
-
-def score_scale(dim: int) -> float:
-    """Return the factor of the scores for a softmax in base 2."""
-    return math.log2(math.e) / math.sqrt(dim)
-
-
-def sums(parts: int, sequences: int, rows: int, dim: int) -> list[jax.ShapeDtypeStruct]:
-    """Describe the partial sums that `pallas_kernels.attention.merge.merge` takes.
-
-    Args:
-      parts: number of parts of the keys.
-      sequences: B * K.
-      rows: query rows, padded.
-      dim: head dimension.
-    """
-    row = jax.ShapeDtypeStruct((parts, sequences, rows), jnp.float32)
-    return [jax.ShapeDtypeStruct((*row.shape, dim), jnp.float32), row, row]

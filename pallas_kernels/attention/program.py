@@ -7,16 +7,20 @@ kv head are rows of the same block, so each key is read once.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from pallas_kernels.attention.frame import LOWEST, score_scale, sums
 from pallas_kernels.attention.merge import load_rows, store_rows
 from pallas_kernels.tuning import LEAST_STEPS, TREE_KEYS, Tiles
+
+# A number below every score, finite so that differences are not NaN.
+LOWEST = -1e30
 
 
 class Rows(NamedTuple):
@@ -63,7 +67,7 @@ def run_program(
     row = rows.start + jnp.arange(cut.rows, dtype=jnp.int32)
     node, live = row // group, row < rows.end * group
     q = load_rows(ref["q"], row, head, rows.end, group)
-    scale = score_scale(q.shape[-1])
+    scale = math.log2(math.e) / math.sqrt(q.shape[-1])  # for a softmax in base 2
 
     state = (
         jnp.zeros(q.shape, jnp.float32),
@@ -100,7 +104,9 @@ def describe_sums(parts: int, sequences: int, rows: int, dim: int):
     """
     row = pl.BlockSpec((None, None, rows), lambda part, block, z: (part, z, 0))
     totals = pl.BlockSpec((None, None, rows, dim), lambda part, block, z: (part, z, 0, 0))
-    return sums(parts, sequences, rows, dim), [totals, row, row]
+    one = jax.ShapeDtypeStruct((parts, sequences, rows), jnp.float32)
+    total = jax.ShapeDtypeStruct((*one.shape, dim), jnp.float32)
+    return [total, one, one], [totals, row, row]
 
 
 def _prefix(ref, rows: Rows, q, scale, state, last, part, cut: Tiles):

@@ -103,10 +103,9 @@ PACKED = SHAPE | {"rows": 64, "batch": 16, "packed": 64}
 # These add little to others. The A100's and the L4's loops use kernels that are compiled alone too, and
 # the A100's are made as the L4's are. `expand` with 32 rows and the beam run parts that others run, and
 # EAGLE-3 builds the dynamic tree. Rejection holds all that sequential acceptance does, and top-p is one
-# of the filters. int8 and experts are there one by one. tests/kernels/test_mosaic.py compiles for a
-# Hopper, too. DSpark's lattices take a minute, and nothing else depends on them.
+# of the filters. int8 and experts are there one by one. DSpark's lattices take a minute, and nothing else depends on them.
 SLOW = ["a100", "l4", "expand@32", "beam", "dynamic", "dspark lattice", "h100 sequential"]
-SLOW += ["h100 top-p", "int8 experts", ("triton", "a100"), ("mosaic", "h100")]
+SLOW += ["h100 top-p", "int8 experts", ("triton", "a100")]
 SLOW += [name for name in DRAFTS if name != "step"]
 
 
@@ -146,12 +145,10 @@ def served(name: str, gpu: str) -> list[dict]:
     return found
 
 
-NAMES = [name for name in registry.names() if name in ("triton", "mosaic")]
 KERNELS = {
-    (name, gpu): calls
-    for name in NAMES
+    ("triton", gpu): calls
     for gpu in ("h100", "a100", "l4")
-    if CAN and (calls := served(name, gpu))
+    if CAN and (calls := served("triton", gpu))
 }
 
 

@@ -21,7 +21,7 @@ from pallas_kernels.attention.packed_attention import (
 )
 from pallas_kernels.registry import Device, Problem, explain, for_device, using
 from pallas_kernels.tuning import packed_tiles
-from pallas_kernels.versions import abstract_gpu_mesh, missing_mosaic
+from pallas_kernels.versions import abstract_gpu_mesh
 
 
 class Case(NamedTuple):
@@ -193,17 +193,6 @@ def test_the_registry_packs_where_triton_runs():
         assert explain("packed_attention", problem, Device("cpu")).function is interpreted
     for device in (Device("cpu"), Device("cuda", (7, 5))):
         assert explain("packed_attention", problem, device).function is by_sequence
-
-
-# `using` refuses what jax cannot lower, and the jax 0.7 of Colab cannot lower Mosaic.
-@pytest.mark.skipif(missing_mosaic() is not None, reason=str(missing_mosaic()))
-def test_mosaic_attends_by_sequence():
-    problem = CASES["ragged"].problem()._replace(dtypes=frozenset({"bfloat16"}), capacity=160)
-    with using("mosaic"):
-        assert (
-            explain("packed_attention", problem, Device("cuda", (9, 0), 132)).function
-            is by_sequence
-        )
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

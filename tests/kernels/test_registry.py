@@ -137,7 +137,7 @@ def test_the_device_here_is_described():
     assert device.platform == default_device().platform and (
         device.compute_capability is None or device.platform == "cuda"
     )
-    assert names() == ["triton", "mosaic", "interpret", "blocks", "reference"]
+    assert names() == ["triton", "interpret", "blocks", "reference"]
 
 
 def test_splits_keep_the_device_busy_and_no_more():

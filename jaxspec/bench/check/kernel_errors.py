@@ -15,11 +15,9 @@ from jaxspec.core.tree import ancestor_words
 from jaxspec.serve.on_device.packed import pack
 from pallas_kernels import reference, registry
 
-KERNELS, INTERPRETED, REFERENCE = ("triton", "mosaic"), ("interpret",), "reference"
+KERNELS, INTERPRETED, REFERENCE = ("triton",), ("interpret",), "reference"
 # Largest error, as a share of the largest value: the result itself is rounded to its dtype.
 TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-2, "float16": 2e-3}
-# In rows that no kernel may read. Mosaic's reads whole blocks and multiplies such rows by zero.
-_POISON = {"mosaic": 1e4}
 
 
 class Shape(NamedTuple):
@@ -75,9 +73,9 @@ def measure_errors(shape: Shape, lengths: tuple[int, ...], name: str) -> dict[st
 
     Returns:
       `error`, the largest difference over the largest value; `same`, whether a second run gave the
-      same bits; `finite`. What a kernel must not use is NaN, or large, so using it shows.
+      same bits; `finite`. What a kernel must not use is NaN, so using it shows.
     """
-    given, exact = _draw(shape, lengths, _POISON.get(name, np.nan))
+    given, exact = _draw(shape, lengths)
     program = _compile(shape, name)
     one, two = (np.asarray(program(*given), np.float32) for _ in range(2))
     with jax.default_matmul_precision("highest"):
@@ -173,10 +171,10 @@ def _problem(shape: Shape) -> tuple[str, registry.Problem]:
     return operation, registry.Problem(*sizes, frozenset({shape.dtype}), shape.capacity)
 
 
-def _draw(shape: Shape, lengths: tuple[int, ...], poison: float) -> tuple[tuple, tuple]:
+def _draw(shape: Shape, lengths: tuple[int, ...]) -> tuple[tuple, tuple]:
     """Draw the arguments of a call, rounded to its dtype, and the same in float32.
 
-    Rows of the caches that are not live hold `poison`, and zeros for the reference.
+    Rows of the caches that are not live hold NaN, and zeros for the reference.
     """
     keys = jax.random.split(jax.random.key(sum(lengths) + shape.rows), 6)
     size, length = (shape.kv_heads, shape.dim), jnp.asarray(lengths, jnp.int32)
@@ -196,7 +194,7 @@ def _draw(shape: Shape, lengths: tuple[int, ...], poison: float) -> tuple[tuple,
     parent = jnp.where(place > 0, jnp.floor(drawn * place), -1).astype(jnp.int32)
     positions = (length[:, None] + place).astype(jnp.int32)
     rest = (positions, jax.vmap(ancestor_words)(parent))
-    poisoned = [jnp.where(live, cache, poison).astype(shape.dtype) for cache in caches]
+    poisoned = [jnp.where(live, cache, jnp.nan).astype(shape.dtype) for cache in caches]
     clean = [jnp.where(live, cache, 0).astype(jnp.float32) for cache in caches]
     exact = (*(x.astype(jnp.float32) for x in (q, k, v)), *rest, *clean, length)
     return (q, k, v, *rest, *poisoned, length), exact

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.io.weights.assemble import write_rows
-from pallas_kernels.aot.compile import Program
+from pallas_kernels.aot.lower import Program
 
 
 def make_write_program(
