@@ -17,10 +17,10 @@ from jaxspec.call.prefill import prefill
 from jaxspec.core.mesh import MODEL, Layout, using
 from jaxspec.core.params import Params
 from jaxspec.round.loop import run
-from jaxspec.round.placement import find_specs
 from jaxspec.targets.sharding.forward import find_splits
 from jaxspec.targets.sharding.place import map_leaves, order
 from jaxspec.targets.sharding.shares import Split, choose_experts, widen
+from jaxspec.targets.sharding.state import find_specs
 from pallas_kernels.aot.lower import Program
 
 

@@ -12,14 +12,12 @@ from __future__ import annotations
 
 from jaxspec.builders.candidates import rank
 from jaxspec.builders.fanout import Fanout, make_fanout
-from jaxspec.builders.growth import Growth, Proposes, StepCandidates
-from jaxspec.builders.one_proposal import grow_at_once
+from jaxspec.builders.growth import Growth, Proposes, StepCandidates, grow_at_once
 from jaxspec.builders.parse import (
     list_names,
     make_builder,
     parse_builder,
     register,
-    shorten_name,
     unregister,
 )
 from jaxspec.builders.protocol import Builder, Unsuitable
@@ -53,16 +51,15 @@ __all__ = [
     "rank",
     "rank_guided",
     "register",
-    "shorten_name",
     "static",
     "unregister",
 ]
 
 register("chain", chain)
-register("best_first", best_first, aliases=("ddtree",))
-register("expand", expand, aliases=("tree",))
+register("best_first", best_first)
+register("expand", expand)
 register("beam", beam)
 register("static", static)
 register("dynamic", dynamic)
 register("lattice", lattice)
-register("rank_guided", rank_guided, aliases=("rank",))
+register("rank_guided", rank_guided)

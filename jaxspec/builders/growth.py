@@ -1,4 +1,7 @@
-"""How trees grow in a call: the drafter's proposals, the candidates of a step, and `Growth`."""
+"""How trees grow in a call: the drafter's proposals, the candidates of a step, and `Growth`.
+
+`grow_at_once` makes the growth of trees that are built from one proposal.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,10 @@ from typing import Any, NamedTuple
 
 import flax.struct
 import jax
+import jax.numpy as jnp
 
 from jaxspec.core.state import Candidates, Nodes, Tree
+from jaxspec.core.tree import root_only
 
 
 class Proposes(NamedTuple):
@@ -123,3 +128,71 @@ class Growth(NamedTuple):
         return jax.vmap(one)(
             candidates.token, candidates.logprob, candidates.entropy, root, depth_limit
         )
+
+
+class Held(NamedTuple):
+    """Everything that a tree is built from: its candidates and its depth limit int32 []."""
+
+    candidates: StepCandidates
+    depth_limit: jax.Array
+
+
+def grow_at_once(
+    build: Callable[..., Tree], *, rows: int, candidates: int, longest: int, entropy: bool = False
+) -> Growth:
+    """Make the growth of trees that are built from one proposal.
+
+    Args:
+      build: (token int32 [D, C], logprob float32 [D, C], root int32 [], depth_limit int32 []) ->
+        one tree of `rows` rows, where D is `longest`, at least 1. It also takes `entropy` float32
+        [D] if `entropy` is set here.
+      rows, candidates, longest, entropy: see `Growth`.
+    """
+    depth = max(longest, 1)
+
+    def init(offered: StepCandidates, depth_limit: jax.Array) -> tuple[Held, Nodes]:
+        deep, wide = offered.token.shape[1:]
+        if deep < depth or wide < candidates:
+            raise ValueError(
+                f"candidates are {deep} deep and {wide} wide: "
+                f"this builder reads {depth} by {candidates}"
+            )
+        if entropy and offered.entropy is None:
+            raise ValueError(
+                "this builder reads the entropies of the candidates: give them, see `rank`"
+            )
+        none = jnp.zeros(0, jnp.int32)
+        return Held(offered, depth_limit), Nodes(none, none, none, none, none > 0)
+
+    def grow(*_: Any) -> tuple[Held, Nodes]:
+        raise ValueError("a tree of one proposal does not grow: call finish")
+
+    def finish(held: Held, root: jax.Array) -> Tree:
+        offered = held.candidates
+        token, logprob = (x[0, :depth, :candidates] for x in (offered.token, offered.logprob))
+        more = {"entropy": offered.entropy[0, :depth]} if entropy else {}
+        return build(token, logprob, root, held.depth_limit, **more)
+
+    return Growth(rows, candidates, longest, depth, 0, 0, init, grow, finish, entropy)
+
+
+def _build_root(token: jax.Array, logprob: jax.Array, root: jax.Array, limit: jax.Array) -> Tree:
+    return jax.tree.map(lambda x: x[0], root_only(root[None], 1))
+
+
+ROOT_ONLY = grow_at_once(_build_root, rows=1, candidates=1, longest=0)
+"""The growth of trees that hold only the root."""
+
+
+def count_nodes(width: int, depth: int, enough: int) -> int:
+    """Count the nodes of the full `width`-ary tree of `depth` levels, the root included.
+
+    Counting stops at `enough`.
+    """
+    total = level = 1
+    for _ in range(depth):
+        level *= width
+        total += level
+        if total >= enough:
+            break
+    return total

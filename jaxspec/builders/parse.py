@@ -21,35 +21,33 @@ from jaxspec.builders.trees.chain import CHAIN_SCORES
 from jaxspec.core.runtime.near_miss import choose_one
 
 _CONSTRUCTORS: dict[str, Callable[..., Builder]] = {}
-_ALIASES: dict[str, str] = {}
+# What is often written instead, by papers above all; the error names ours.
+_MEANT = {"ddtree": "best_first", "tree": "expand", "rank": "rank_guided"}
 _SETTING = r"[a-z]\d+(?=/|$)|\w+="
 
 
-def register(name: str, constructor: Callable[..., Builder], aliases: tuple[str, ...] = ()) -> None:
+def register(name: str, constructor: Callable[..., Builder]) -> None:
     """Make a builder known by name to `decode(builder=name)`, the command line and `bench`.
 
     Args:
       name: letters, digits and underscores; the same as `Builder.name`.
       constructor: a subclass of `Builder` or a function that returns a builder; its parameters are
         the settings of the spelling.
-      aliases: other names; `bench --methods all` uses the first one.
 
     Raises:
-      ValueError: a name has another form or is taken.
+      ValueError: the name has another form or is taken.
     """
-    for one in (name, *aliases):
-        if not re.fullmatch(r"[a-z]\w*", one, re.ASCII):
-            raise ValueError(
-                f"builder name {one!r}: write it in small letters, digits and underscores"
-            )
-        if one in _CONSTRUCTORS or one in _ALIASES:
-            raise ValueError(f"builder name {one!r} is taken: choose another, or unregister it")
+    if not re.fullmatch(r"[a-z]\w*", name, re.ASCII):
+        raise ValueError(
+            f"builder name {name!r}: write it in small letters, digits and underscores"
+        )
+    if name in _CONSTRUCTORS:
+        raise ValueError(f"builder name {name!r} is taken: choose another, or unregister it")
     _CONSTRUCTORS[name] = constructor
-    _ALIASES.update(dict.fromkeys(aliases, name))
 
 
 def unregister(name: str) -> None:
-    """Forget a builder and its aliases.
+    """Forget a builder.
 
     Raises:
       ValueError: no builder has this name.
@@ -57,18 +55,11 @@ def unregister(name: str) -> None:
     if name not in _CONSTRUCTORS:
         raise ValueError(f"no builder is called {name!r}: {choose_one(name, _CONSTRUCTORS)}")
     del _CONSTRUCTORS[name]
-    for alias in [alias for alias, own in _ALIASES.items() if own == name]:
-        del _ALIASES[alias]
 
 
-def list_names(aliases: bool = True) -> list[str]:
-    """List the registered builders in order of registration, then their aliases."""
-    return [*_CONSTRUCTORS, *(_ALIASES if aliases else ())]
-
-
-def shorten_name(name: str) -> str:
-    """Return the first alias of the builder called `name`, or `name` if it has none."""
-    return next((alias for alias, own in _ALIASES.items() if own == name), name)
+def list_names() -> list[str]:
+    """List the registered builders in order of registration."""
+    return list(_CONSTRUCTORS)
 
 
 def parse_builder(text: str) -> Builder:
@@ -82,9 +73,9 @@ def parse_builder(text: str) -> Builder:
     if slash:
         raise _unknown_setting(unknown, text)
     name, plus, score = written.partition("+")
-    name = _ALIASES.get(name, name)
     if name not in _CONSTRUCTORS:
-        raise ValueError(f"unknown builder {name!r}: {choose_one(name, list_names())}")
+        meant = _MEANT.get(name, name)
+        raise ValueError(f"unknown builder {name!r}: {choose_one(meant, _CONSTRUCTORS)}")
     constructor = _CONSTRUCTORS[name]
     options = _read_score(text, score) if plus else {}
     for setting in settings:

@@ -11,7 +11,7 @@ vmaps. Trees from one proposal and trees that grow while the drafter runs take t
     tree = growth.finish(grown, root)
 
 A builder of trees from one proposal has no steps: `init` keeps the candidates and `finish` builds
-the tree, see `one_proposal.grow_at_once`.
+the tree, see `growth.grow_at_once`.
 
 `budget` is always the number of rows verified, the root included. Papers differ: DDTree and BASTION
 count only drafted nodes (their M is our M + 1), JetSpec includes the root.
@@ -25,8 +25,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from jaxspec.builders.growth import Growth, Proposes
-from jaxspec.builders.one_proposal import ROOT_ONLY
+from jaxspec.builders.growth import ROOT_ONLY, Growth, Proposes
+from jaxspec.builders.scores import LOGPROB, Score
 
 LETTERS: Mapping[str, str] = {"w": "width"}
 """Settings that have a letter in a builder's spelling: `expand/w3` is `expand/width=3`."""
@@ -109,6 +109,20 @@ class Builder:
         return self.name + score + "".join(settings)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScoredBuilder(Builder):
+    """Base of builders that choose from one proposal by a score of paths."""
+
+    score: Score = LOGPROB
+
+    def check(self, proposes: Proposes) -> None:
+        check_one_proposal(self, proposes)
+
+    @property
+    def by_probability(self) -> bool:
+        return self.score == LOGPROB
+
+
 @functools.lru_cache(maxsize=1024)
 def _bind(builder: Builder, proposes: Proposes) -> Growth:
     for what in ("depth", "slots", "vocab_size", "budget"):
@@ -125,3 +139,34 @@ def _spell(value: Any) -> str:
     if isinstance(value, tuple):
         return json.dumps(value, separators=(",", ":"))
     return str(value) if isinstance(value, str) or callable(value) else json.dumps(value)
+
+
+def check_one_proposal(builder: Builder, proposes: Proposes) -> None:
+    """Raise `Unsuitable` for drafters that propose a single token at a time.
+
+    `builder` needs the candidates of every depth before it chooses.
+    """
+    check_choices(builder, proposes)
+    if proposes.steps and proposes.slots == 1:
+        raise Unsuitable(
+            f"builder {builder.name!r} needs a drafter that proposes several tokens at once"
+        )
+
+
+def check_choices(builder: Builder, proposes: Proposes) -> None:
+    """Raise `Unsuitable` for drafters that look tokens up, one per slot: no tree can branch."""
+    if proposes.retrieved:
+        raise Unsuitable(f"builder {builder.name!r} needs a drafter that proposes alternatives")
+
+
+def check_width(width: int | None, vocab_size: int) -> None:
+    """Raise ValueError if `width` exceeds the drafter's vocabulary."""
+    if width is not None and width > vocab_size:
+        raise ValueError(f"width is {width}: give at most {vocab_size}, the drafter's vocabulary")
+
+
+def check_count(what: str, count: Any, least: int = 1) -> None:
+    """Raise ValueError unless `count` is a whole number of at least `least`, or None."""
+    whole = isinstance(count, int) and not isinstance(count, bool)
+    if count is not None and not (whole and count >= least):
+        raise ValueError(f"{what} is {count!r}: give a whole number of at least {least}")

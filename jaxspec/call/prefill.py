@@ -17,14 +17,13 @@ from jaxspec.core.tree import root_only
 from jaxspec.drafters.base import Committed
 from jaxspec.policies.protocol import Observation
 from jaxspec.round.adjust_logits import adjust
-from jaxspec.round.capacity import prompt_chunk
 from jaxspec.round.commit import is_stop, make_pending
 from jaxspec.round.context import Round, make_round
 from jaxspec.round.evidence import append_rows, init_evidence
-from jaxspec.round.placement import place_cache, place_state
 from jaxspec.round.plan import DecodeConfig, Plan
 from jaxspec.round.quick_jit import quick_jit
-from jaxspec.round.verify import project
+from jaxspec.round.sizes import prompt_chunk
+from jaxspec.targets.sharding.state import place_cache, place_state
 from jaxspec.targets.transformer import ForwardOutput
 from pallas_kernels.registry import reads_places
 
@@ -46,7 +45,7 @@ def prefill(
     Args:
       tokens: int32 [B, S], prompts padded on the right.
       lengths: int32 [B]; with as many new tokens as the request's limit, they need at most
-        `jaxspec.round.capacity.rows_needed` rows.
+        `jaxspec.round.sizes.rows_needed` rows.
       control: the policy's state; None without a policy.
       capacity: rows S of the caches, a multiple of `prompt_chunk()`.
       max_tokens: room for generated tokens.
@@ -54,7 +53,7 @@ def prefill(
     round = make_round(params, request, config)
     plan, batch = round.plan, tokens.shape[0]
     cache, draft, evidence, last, features = _run_prompts(round, tokens, lengths, capacity)
-    logits, counts = project(round, last[:, None]), None
+    logits, counts = round.target_head.unembed(last[:, None]), None
     if config.sampling.penalties:
         counts = count_prompt(tokens, lengths, logits.shape[-1])
     nothing = jnp.zeros(batch, jnp.int32)

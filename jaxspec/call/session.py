@@ -40,8 +40,8 @@ from jaxspec.core.state import DecodeState, Request
 from jaxspec.io.program_cache import keep_programs
 from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.policies.protocol import Policy
-from jaxspec.round.capacity import check_capacity, choose_capacity, room_for, round_up
 from jaxspec.round.plan import DecodeConfig, make_plan, suits_lookup
+from jaxspec.round.sizes import check_capacity, choose_capacity, room_for, round_up
 from jaxspec.targets.layouts.panel_copies import with_panels
 
 # What ends a sequence: one string or token id, or several.

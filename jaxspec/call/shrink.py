@@ -23,8 +23,8 @@ from jaxspec.call.probe import probe_session
 from jaxspec.call.session import Session
 from jaxspec.call.shrink_choice import shrinking_pays
 from jaxspec.core.state import DecodeState
-from jaxspec.round.placement import place_state
 from jaxspec.round.plan import make_plan
+from jaxspec.targets.sharding.state import place_state
 
 Item = TypeVar("Item")
 # The axis of arrays that all sequences share.

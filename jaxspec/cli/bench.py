@@ -59,9 +59,9 @@ COMMANDS = (
 METHODS = (
     "comma-separated methods: ar for autoregressive decoding, all for every drafter with the "
     "builders that suit it, or <drafter>-<builder>[+score][@budget][/setting...][/policy]. "
-    "Builders: chain, ddtree, tree, beam, static, dynamic, lattice, rank. Scores: entropy, hybrid0.1. "
-    "Settings: d6 (depth), b8 (block size), or one of the builder's, such as w4 (width) or "
-    "fanout=top2gap. Policies: best, bastion-paper, bastion-code. "
+    "Builders: chain, best_first, expand, beam, static, dynamic, lattice, rank_guided. "
+    "Scores: entropy, hybrid0.1. Settings: d6 (depth), b8 (block size), or one of the builder's, "
+    "such as w4 (width) or fanout=top2gap. Policies: best, bastion-paper, bastion-code. "
     "Example: eagle3-dynamic@12/d6/w4"
 )
 
@@ -73,14 +73,14 @@ def add_command(commands: options.Commands) -> None:
         "bench",
         run,
         "measure methods on a file of prompts",
-        "jaxspec bench --methods ar,jetspec-tree@16 --prompts prompts.jsonl --json out.json",
+        "jaxspec bench --methods ar,jetspec-expand@16 --prompts prompts.jsonl --json out.json",
     )
     add, default = parser.add_argument, options.DEFAULT
     options.add_model(parser)
     options.add_devices(parser)
     add(
         "--methods",
-        default="ar,dflash-chain,dflash-ddtree,jetspec-tree",
+        default="ar,dflash-chain,dflash-best_first,jetspec-expand",
         help=f"{METHODS} {default}",
     )
     add(

@@ -14,13 +14,13 @@ def add_command(commands: options.Commands) -> None:
         "sweep",
         run,
         "compare fixed budgets with a policy that chooses the rows of every round",
-        "jaxspec bench sweep --method jetspec-ddtree --budgets 1,4,16 --budget 16 --limit 2",
+        "jaxspec bench sweep --method jetspec-best_first --budgets 1,4,16 --budget 16 --limit 2",
     )
     add, default = parser.add_argument, options.DEFAULT
     options.add_model(parser)
     add(
         "--method",
-        default="jetspec-ddtree",
+        default="jetspec-best_first",
         help=f"as for bench, without budget and policy {default}",
     )
     add(

@@ -179,7 +179,33 @@ def make_costs(
     """
     widths, blocks = (tuple(int(size) for size in sizes) for sizes in (widths, blocks))
     contexts, verify = np.asarray(contexts, np.float64), np.asarray(verify, np.float64)
-    if not widths or not _ascend(widths) or (plain is None and widths[0] != 1):
+    _check_sizes(widths, contexts, blocks, plain is None)
+    wanted = (*((len(blocks),) if blocks else ()), len(widths), len(contexts))
+    if verify.shape != wanted:
+        raise ValueError(
+            f"verify has shape {verify.shape}: with these widths, contexts and blocks it must be "
+            f"{wanted}"
+        )
+    verify = verify.reshape(-1, *wanted[-2:])
+    parts = {"draft": draft, "plain": verify[0, 0] if plain is None else plain, "step": step}
+    parts = {
+        name: None if values is None else _spread(name, values, len(contexts))
+        for name, values in parts.items()
+    }
+    if not all(_is_time(parts[name]) for name in ("draft", "step") if parts[name] is not None):
+        raise ValueError("a time is not a number of seconds of at least 0: measure again")
+    if not all(_is_time(times) and np.all(times > 0) for times in (verify, parts["plain"])):
+        raise ValueError("a time is not a positive number of seconds: measure again")
+    return RoundCosts(
+        widths, contexts, verify=verify, blocks=blocks, about=dict(about or {}), **parts
+    )
+
+
+def _check_sizes(
+    widths: tuple[int, ...], contexts: np.ndarray, blocks: tuple[int, ...], begin_with_one: bool
+) -> None:
+    """Raise ValueError unless the axes of a table are in ascending order."""
+    if not widths or not _ascend(widths) or (begin_with_one and widths[0] != 1):
         raise ValueError(
             f"widths are {list(widths)}: give compiled widths in ascending order, the first 1"
         )
@@ -189,24 +215,6 @@ def make_costs(
         )
     if not _ascend(blocks):
         raise ValueError(f"blocks are {list(blocks)}: give block sizes in ascending order")
-    wanted = (*((len(blocks),) if blocks else ()), len(widths), len(contexts))
-    if verify.shape != wanted:
-        raise ValueError(
-            f"verify has shape {verify.shape}: with these widths, contexts and blocks it must be "
-            f"{wanted}"
-        )
-    verify = verify.reshape(-1, *wanted[-2:])
-    parts = {"draft": draft, "plain": verify[0, 0] if plain is None else plain, "step": step}
-    for name, values in parts.items():
-        if values is not None:
-            parts[name] = _spread(name, values, len(contexts))
-    if not all(_is_time(parts[name]) for name in ("draft", "step") if parts[name] is not None):
-        raise ValueError("a time is not a number of seconds of at least 0: measure again")
-    if not all(_is_time(times) and np.all(times > 0) for times in (verify, parts["plain"])):
-        raise ValueError("a time is not a positive number of seconds: measure again")
-    return RoundCosts(
-        widths, contexts, verify=verify, blocks=blocks, about=dict(about or {}), **parts
-    )
 
 
 def _spread(name: str, values: ArrayLike, count: int) -> np.ndarray:

@@ -46,7 +46,7 @@ class DrafterRecord:
         computed from a later state; None: the state cannot be rewound.
       page: Markdown page that describes it, relative to `jaxspec/drafters`.
       peer_method: builder, budget and settings that `jaxspec bench peers` uses for it, such as
-        `tree@8/w2`; None: it does not take part.
+        `expand@8/w2`; None: it does not take part.
       assistant: whether it is a complete language model, which transformers can run as an
         assistant.
     """

@@ -12,9 +12,8 @@ from jaxspec.core.columns import write_columns
 from jaxspec.core.sampling.penalties import count_generated
 from jaxspec.core.state import DecodeState, Request, Tree
 from jaxspec.drafters.base import Committed
-from jaxspec.round.context import Round
+from jaxspec.round.context import Round, Verified
 from jaxspec.round.evidence import append_rows, find_rejections
-from jaxspec.round.verify import Verified
 
 
 def commit(

@@ -1,4 +1,5 @@
-"""The `Round`: what all phases of a round read. It is made once per trace.
+"""The `Round`, which all phases of a round read and which is made once per trace, and what `grow` and
+`verify` hand to the phases after them.
 
 A phase is a function `phase(round, state, …)`; `jaxspec.round.loop` knows their order. Benchmarks
 and recorders run single phases through `compile_phase`.
@@ -9,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,7 @@ from jaxspec.core.mesh import constrain
 from jaxspec.core.params import Params
 from jaxspec.core.sampling.noise import gumbel, sequence_keys
 from jaxspec.core.sampling.settings import MIN_TEMPERATURE
-from jaxspec.core.state import Request
+from jaxspec.core.state import Accepted, Request
 from jaxspec.drafters.base import Drafter, TargetHead
 from jaxspec.policies.protocol import Functions
 from jaxspec.round.plan import DecodeConfig, Plan, make_plan
@@ -91,6 +92,32 @@ class Round:
         """Return the target layers whose outputs the drafter reads."""
         return self.plan.drafter.feature_layers if self.plan.drafter else ()
 
+    @property
+    def decodes_greedily(self) -> jax.Array:
+        """Whether each sequence of a call with mixed settings is decoded greedily, bool [B]."""
+        return self.request.sampling.temperature < MIN_TEMPERATURE
+
+    @property
+    def coupled(self) -> bool:
+        """Whether candidates are ranked under the target's noise, if there is noise."""
+        return self.config.acceptance == "match" and self.config.coupled
+
+    @property
+    def score_temperatures(self) -> tuple[float, float]:
+        """Divisors of the draft logits when paths of greedy and of sampled sequences are scored."""
+        given = self.config.score_temperature
+        if given is not None:
+            return given, given
+        return self.params.spec.drafter(self.config.method).score_temperature
+
+    @property
+    def score_temperature(self) -> float | jax.Array:
+        """The divisor of this call; [B, 1, 1] if its sequences have settings of their own."""
+        greedy, sampled = self.score_temperatures
+        if self.config.sampling.mixed:
+            return jnp.where(self.decodes_greedily, greedy, sampled)[:, None, None]
+        return greedy if self.config.sampling.greedy else sampled
+
     def noise(self, position: jax.Array, count: int) -> jax.Array | None:
         """Draw the Gumbel noise of `count` tokens from positions `position` int32 [B] on.
 
@@ -103,13 +130,43 @@ class Round:
         vocab = self.params.spec.target.vocab_size
         if not self.config.sampling.mixed:
             return gumbel(self.keys, positions, vocab)
-        samples = self.request.sampling.temperature >= MIN_TEMPERATURE
+        samples = ~self.decodes_greedily
 
         def draw() -> jax.Array:
             return jnp.where(samples[:, None, None], gumbel(self.keys, positions, vocab), 0.0)
 
         # Threefry of a whole vocabulary takes time that greedy sequences alone need not spend.
         return jax.lax.cond(samples.any(), draw, lambda: jnp.zeros((*positions.shape, vocab)))
+
+
+class Drawn(NamedTuple):
+    """The distributions that a tree's candidates were drawn from.
+
+    Attributes:
+      logprob: float32 [B, S, V], of the round's slots.
+      below: int32 [B, N], the slot that each row's children were drawn from; None: that of the
+        row's depth.
+    """
+
+    logprob: jax.Array
+    below: jax.Array | None = None
+
+
+class Verified(NamedTuple):
+    """The accepted path of a verified tree.
+
+    Attributes:
+      accepted: the path.
+      k, v: [L, B, A, K, D], keys and values of its rows.
+      features: [B, A, F], features of its rows.
+      hidden: [B, A, E], hidden states of its rows; None unless the caller needs them.
+    """
+
+    accepted: Accepted
+    k: jax.Array
+    v: jax.Array
+    features: jax.Array
+    hidden: jax.Array | None = None
 
 
 def make_round(params: Params, request: Request, config: DecodeConfig) -> Round:

@@ -13,12 +13,18 @@ from jaxspec.builders import StepCandidates
 from jaxspec.core.state import DecodeState, Nodes
 from jaxspec.drafters.base import Proposal
 from jaxspec.drafters.registry import record_of
-from jaxspec.round.buckets import run_smallest
 from jaxspec.round.context import Round
 from jaxspec.round.lookahead import Foreseen, choose_states, is_certain, look_up
 from jaxspec.round.proposals import Drafted, count_slots, limit_depth, propose, rank_candidates
-from jaxspec.round.sources import Sources, init_sources, record_sources
-from jaxspec.round.stop_rule import apply_stop_rule, asks_policy, choose_where
+from jaxspec.round.sizes import run_smallest
+from jaxspec.round.stop_rule import (
+    Sources,
+    apply_stop_rule,
+    asks_policy,
+    choose_where,
+    init_sources,
+    record_sources,
+)
 from pallas_kernels.aot import FALLBACK
 
 # Layers of all steps of a round up to which a GPU's program repeats the step. Beyond, a step is long

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 
 from jaxspec.core.columns import write_columns
 from jaxspec.core.state import Accepted, Tree
-from jaxspec.round.capacity import prompt_chunk
 from jaxspec.round.context import Round
+from jaxspec.round.sizes import prompt_chunk
 
 
 class Evidence(flax.struct.PyTreeNode):

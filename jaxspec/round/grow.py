@@ -5,12 +5,11 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from jaxspec.builders.trees.pool import order_nodes
+from jaxspec.builders.trees.rows import order_nodes
 from jaxspec.core.state import DecodeState, Tree
 from jaxspec.core.tree import root_only
-from jaxspec.round.context import Round
+from jaxspec.round.context import Drawn, Round
 from jaxspec.round.proposals import Drafted
-from jaxspec.round.verify import Drawn
 
 
 def grow(round: Round, state: DecodeState, drafted: Drafted) -> Tree:

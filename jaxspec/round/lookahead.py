@@ -30,7 +30,6 @@ from jaxspec.core.sampling.top_k import top_k
 from jaxspec.core.state import DecodeState, Nodes, Pool
 from jaxspec.round.adjust_logits import adjust_drafts
 from jaxspec.round.context import Round
-from jaxspec.round.proposals import is_coupled, is_greedy, score_temperature
 
 
 class Foreseen(NamedTuple):
@@ -67,14 +66,14 @@ def choose_states(
     look, count = look_ahead(round.drafter_variables, scratch), growth.shortlist
     # Nodes of the last depth are not drafted from.
     levels = slice(1, growth.longest - 1)
-    scale = divisor = score_temperature(round)
+    scale = divisor = round.score_temperature
     logits = adjust_drafts(round, state, look.logits[:, levels]).astype(jnp.float32)
     if not round.config.sampling.greedy:
         temperature = jnp.float32(round.request.sampling.temperature)
         if round.config.sampling.mixed:
-            temperature = jnp.where(is_greedy(round), 1.0, temperature)[:, None, None]
+            temperature = jnp.where(round.decodes_greedily, 1.0, temperature)[:, None, None]
         logits, divisor = logits / temperature, divisor * temperature
-        if noise is not None and is_coupled(round):
+        if noise is not None and round.coupled:
             logits += noise[:, levels]
     scores = logits / scale
     best, token = top_k(scores, count)

@@ -20,10 +20,10 @@ from jaxspec.round.commit import absorb, absorb_pending, commit, enqueue, has_ro
 from jaxspec.round.context import Round, make_round
 from jaxspec.round.draft import draft
 from jaxspec.round.grow import find_drawn, grow
-from jaxspec.round.placement import place_state
 from jaxspec.round.plan import DecodeConfig
 from jaxspec.round.quick_jit import quick_jit
 from jaxspec.round.verify import fit_rows, verify, verify_rows
+from jaxspec.targets.sharding.state import place_state
 
 Carry = tuple[DecodeState, jax.Array]  # the state; int32 [], rounds run so far
 

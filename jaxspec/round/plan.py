@@ -15,7 +15,7 @@ from jaxspec.drafters.base import Drafter
 from jaxspec.drafters.prompt_lookup.mixture import mix_lookup
 from jaxspec.drafters.registry import make_drafter, record_of
 from jaxspec.policies.protocol import Functions, PolicyConfig, Shape
-from jaxspec.round.buckets import powers_of_two
+from jaxspec.round.sizes import powers_of_two
 from jaxspec.targets.transformer import Transformer
 
 # Rows of autoregressive rounds that a drafter absorbs together.
@@ -217,40 +217,32 @@ def _check_rejection(config: DecodeConfig, builder: Builder, growth: Growth) -> 
 def _check_policy(
     config: DecodeConfig, policy: PolicyConfig, blocks: bool, builder: Builder, growth: Growth
 ) -> None:
+    """Raise ValueError if a policy cannot decide about these trees."""
     functions, in_steps = policy.functions(), growth.nodes > 0
-    act = functions.act
-    if growth.shortlist and (act.deeper or act.keep):
-        raise ValueError(
-            "the policy stops drafting between levels, and a shortlist computes all levels at once: "
-            "leave 'shortlist' or the policy out"
-        )
-    if functions.chains and growth.candidates > 1:
-        raise ValueError(f"the policy reads a chain, and builder '{builder}' branches: use 'chain'")
-    if act.block and not blocks:
-        raise ValueError(
-            f"the policy chooses block sizes, and {config.method!r} drafts no blocks: "
-            "choose another policy"
-        )
-    if (act.deeper or act.keep) and not (act.draft or act.block or act.rows or in_steps):
-        raise ValueError(
-            f"the policy stops drafting, and {config.method!r} drafts in one step: "
-            "choose another policy"
-        )
-    if act.keep and in_steps and growth.slots > 1:
-        raise ValueError(
-            f"the policy picks nodes of a level, but {config.method!r} drafts several levels a "
-            "step: leave it out"
-        )
-    if not builder.by_probability:
-        raise ValueError(
-            f"a policy weighs path probabilities, builder '{builder}' orders paths by another "
-            "score: leave the score out"
-        )
-    if policy.widths and growth.rows > policy.widths[-1]:
-        raise ValueError(
-            f"budget is {config.budget}, and the policy's times reach {policy.widths[-1]} "
-            "rows: give at most that, or measure again"
-        )
+    act, method = functions.act, repr(config.method)
+    stops, most = act.deeper or act.keep, policy.widths[-1] if policy.widths else growth.rows
+    faults = {
+        "the policy stops drafting between levels, and a shortlist computes all levels at once: "
+        "leave 'shortlist' or the policy out": growth.shortlist and stops,
+        f"the policy reads a chain, and builder '{builder}' branches: use 'chain'": (
+            functions.chains and growth.candidates > 1
+        ),
+        f"the policy chooses block sizes, and {method} drafts no blocks: choose another policy": (
+            act.block and not blocks
+        ),
+        f"the policy stops drafting, and {method} drafts in one step: choose another policy": (
+            stops and not (act.draft or act.block or act.rows or in_steps)
+        ),
+        f"the policy picks nodes of a level, but {method} drafts several levels a step: "
+        "leave it out": act.keep and in_steps and growth.slots > 1,
+        f"a policy weighs path probabilities, builder '{builder}' orders paths by another score: "
+        "leave the score out": not builder.by_probability,
+        f"budget is {config.budget}, and the policy's times reach {most} rows: give at most that, "
+        "or measure again": growth.rows > most,
+    }
+    for message, there in faults.items():
+        if there:
+            raise ValueError(message)
 
 
 def _choose_widths(

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jaxspec.acceptance import sample_candidates
 from jaxspec.builders.candidates import entropy, rank
 from jaxspec.core.sampling.sampling import process
-from jaxspec.core.sampling.settings import MIN_TEMPERATURE
 from jaxspec.core.state import Candidates, DecodeState, Pool
 from jaxspec.drafters.base import Proposal
 from jaxspec.round.adjust_logits import adjust_drafts, asks_now
@@ -99,7 +98,7 @@ def rank_candidates(
         logits = adjust_drafts(round, state, logits)
 
     def rank_greedily() -> Candidates:
-        return rank(logits, count, None, _score_temperatures(round)[0], with_entropy)
+        return rank(logits, count, None, round.score_temperatures[0], with_entropy)
 
     if config.sampling.greedy:
         return rank_greedily(), None
@@ -113,40 +112,14 @@ def rank_candidates(
     def rank_sampled() -> Candidates:
         given = adjust_drafts(round, state, logits) if config.sampling.mixed else logits
         scores = process(given, config.sampling, request.sampling)
-        ours = noise[:, : logits.shape[1]] if is_coupled(round) and noise is not None else None
-        return rank(scores, count, ours, score_temperature(round), with_entropy)
+        ours = noise[:, : logits.shape[1]] if round.coupled and noise is not None else None
+        return rank(scores, count, ours, round.score_temperature, with_entropy)
 
     if not config.sampling.mixed:
         return rank_sampled(), None
     # Greedy sequences alone need none of the passes over the vocabulary that settings take.
-    plain = is_greedy(round).all() & ~asks_now(round, state)
+    plain = round.decodes_greedily.all() & ~asks_now(round, state)
     return jax.lax.cond(plain, rank_greedily, rank_sampled), None
-
-
-def score_temperature(round: Round) -> float | jax.Array:
-    """Return the divisor of the draft logits when paths are scored; [B, 1, 1] if they are mixed."""
-    greedy, sampled = _score_temperatures(round)
-    if round.config.sampling.mixed:
-        return jnp.where(is_greedy(round), greedy, sampled)[:, None, None]
-    return greedy if round.config.sampling.greedy else sampled
-
-
-def _score_temperatures(round: Round) -> tuple[float, float]:
-    """Return the divisors of greedy and of sampled sequences."""
-    given = round.config.score_temperature
-    if given is not None:
-        return given, given
-    return round.params.spec.drafter(round.config.method).score_temperature
-
-
-def is_greedy(round: Round) -> jax.Array:
-    """Whether each sequence of a call with mixed settings is decoded greedily, bool [B]."""
-    return round.request.sampling.temperature < MIN_TEMPERATURE
-
-
-def is_coupled(round: Round) -> bool:
-    """Whether candidates are ranked under the target's noise, if there is noise."""
-    return round.config.acceptance == "match" and round.config.coupled
 
 
 def limit_depth(round: Round, state: DecodeState) -> jax.Array:

@@ -15,8 +15,8 @@ from jaxspec.core.sampling.sampling import draw
 from jaxspec.core.state import Accepted, DecodeState, Tree
 from jaxspec.core.tree import pad_rows, take_rows
 from jaxspec.round.adjust_logits import adjust
-from jaxspec.round.buckets import run_smallest
-from jaxspec.round.context import Round
+from jaxspec.round.context import Drawn, Round, Verified
+from jaxspec.round.sizes import run_smallest
 from pallas_kernels.device import current_device
 
 # Children of a node that acceptance `rejection` tries. Each try is compiled, and the prior of
@@ -37,36 +37,6 @@ class TargetPass(NamedTuple):
     k: jax.Array
     v: jax.Array
     features: jax.Array
-
-
-class Drawn(NamedTuple):
-    """The distributions that a tree's candidates were drawn from.
-
-    Attributes:
-      logprob: float32 [B, S, V], of the round's slots.
-      below: int32 [B, N], the slot that each row's children were drawn from; None: that of the
-        row's depth.
-    """
-
-    logprob: jax.Array
-    below: jax.Array | None = None
-
-
-class Verified(NamedTuple):
-    """The accepted path of a verified tree.
-
-    Attributes:
-      accepted: the path.
-      k, v: [L, B, A, K, D], keys and values of its rows.
-      features: [B, A, F], features of its rows.
-      hidden: [B, A, E], hidden states of its rows; None unless the caller needs them.
-    """
-
-    accepted: Accepted
-    k: jax.Array
-    v: jax.Array
-    features: jax.Array
-    hidden: jax.Array | None = None
 
 
 def verify(
@@ -105,7 +75,7 @@ def verify_rows(
       longest: A, largest number of tokens that the round commits; static.
     """
     passed = run_target(round, state, tree)
-    logits = project(round, passed.hidden)
+    logits = round.target_head.unembed(passed.hidden)
     accepted = accept(round, state, tree, logits, noise, drawn, longest - 1)
     return keep_path(passed, accepted, with_hidden=bool(round.config.evidence))
 
@@ -120,11 +90,6 @@ def run_target(round: Round, state: DecodeState, tree: Tree) -> TargetPass:
         feature_layers=round.feature_layers,
     )
     return TargetPass(out.hidden, out.k, out.v, out.features)
-
-
-def project(round: Round, hidden: jax.Array) -> jax.Array:
-    """Compute the target's logits [B, N, V] from its hidden states [B, N, E]."""
-    return round.target(hidden, method="logits")
 
 
 def accept(

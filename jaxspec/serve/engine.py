@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxspec.call.results import read_round
 from jaxspec.core.runtime.jax_settings import under_own_settings
-from jaxspec.round.capacity import prompt_chunk
+from jaxspec.round.sizes import prompt_chunk
 from jaxspec.serve.checks import Limits, assign_drafter, check_request
 from jaxspec.serve.on_device.publish import find_published
 from jaxspec.serve.on_device.visit import Report

@@ -18,8 +18,8 @@ from jaxspec.core.runtime.near_miss import naming_options
 from jaxspec.core.sampling.settings import MIXED
 from jaxspec.io.program_cache import keep_programs
 from jaxspec.io.text.tokenizer import load_tokenizer
-from jaxspec.round.capacity import prompt_chunk, round_up
 from jaxspec.round.plan import QUEUE, make_plan, suits_lookup
+from jaxspec.round.sizes import prompt_chunk, round_up
 from jaxspec.serve.checks import DraftLimits, Limits
 from jaxspec.serve.drafters import Config, join_plans, list_configs
 from jaxspec.serve.engine import Engine

@@ -108,17 +108,14 @@ def test_a_saved_policy_for_another_target_or_table_warns(params, tmp_path, monk
         policy_for(params, "dflash", str(tmp_path / "kept"), options)
 
 
-def test_a_builder_by_another_name_is_the_same(params):
+def test_the_default_builder_is_the_same_by_name(params):
     builders = [
         about(params, "dflash", {"builder": name})["builder"]
-        for name in (None, "ddtree", "best_first", "chain")
+        for name in (None, "best_first", "chain")
     ]
-    assert builders == ["best_first", "best_first", "best_first", "chain"]
+    assert builders == ["best_first", "best_first", "chain"]
     # By default too.
-    assert (
-        len({table_path(params, "dflash", builder=name) for name in ("ddtree", "best_first", None)})
-        == 1
-    )
+    assert len({table_path(params, "dflash", builder=name) for name in ("best_first", None)}) == 1
     assert table_path(params, "dflash") == table_path(params, "dflash", builder=None)
     assert table_path(params, "dflash") != table_path(params, "dflash", builder="beam")
 

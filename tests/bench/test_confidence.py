@@ -142,14 +142,14 @@ def test_a_drafter_without_the_head_is_refused():
 
 @pytest.mark.slow
 def test_score_temperatures_are_tried_on_one_half_and_counted_on_the_other(capsys):
-    arguments = ["--method", "jetspec-ddtree@6", "--grid", "0.4,1", "--max-new-tokens", "24"]
+    arguments = ["--method", "jetspec-best_first@6", "--grid", "0.4,1", "--max-new-tokens", "24"]
     assert cli.main(["bench", "scores", *arguments, "--limit", "2"]) == 0
     text = capsys.readouterr().out
     assert "best" in text and "0.40" in text and "1.00" in text
     for wrong, message in (
         (["--method", "ar"], "give a drafted method"),
-        (["--method", "jetspec-ddtree@6", "--grid", "0.4,x"], "give numbers with commas"),
-        (["--method", "jetspec-ddtree@6", "--grid", "0"], "give numbers above 0"),
+        (["--method", "jetspec-best_first@6", "--grid", "0.4,x"], "give numbers with commas"),
+        (["--method", "jetspec-best_first@6", "--grid", "0"], "give numbers above 0"),
     ):
         assert cli.main(["bench", "scores", *wrong]) != 0
         assert message in capsys.readouterr().err

@@ -11,8 +11,7 @@ from slow_cases import slow_except
 from jaxspec.builders import Proposes, expand, fanout
 from jaxspec.builders.scores import NEVER, make_score, step_costs
 from jaxspec.builders.trees.expand import build_expand
-from jaxspec.builders.trees.expand_levels import expand_levels
-from jaxspec.builders.trees.expand_pops import expand_pops
+from jaxspec.builders.trees.expansion import expand_levels, expand_pops
 from jaxspec.core.state import Candidates
 from jaxspec.core.tree import validate
 

@@ -14,7 +14,7 @@ from golden_data import golden, records, target_of
 import jaxspec
 from jaxspec.builders import Proposes, StepCandidates, rank_guided
 from jaxspec.builders.candidates import rank
-from jaxspec.builders.trees.pool import choose_rows
+from jaxspec.builders.trees.rows import choose_rows
 from jaxspec.core.tree import validate
 from jaxspec.drafters.base import Committed, TargetHead
 from jaxspec.drafters.specblock import files, hf_config

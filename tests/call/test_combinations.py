@@ -240,7 +240,7 @@ def test_other_builders_are_refused_by_name():
     [
         (
             "eagle3",
-            dict(builder="tree"),
+            dict(builder="expand"),
             "builder 'expand' does not suit 'eagle3': choose one of chain, dynamic, static",
         ),
         ("medusa", dict(builder="chain", depth=9), "depth is 9: 'medusa' drafts at most 4 tokens"),

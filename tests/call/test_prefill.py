@@ -11,7 +11,7 @@ from jaxspec.call import prefill as module
 from jaxspec.call.session import prepare, run_prefill
 from jaxspec.core.cache import SequenceCache, append, filled
 from jaxspec.drafters.registry import make_drafter
-from jaxspec.round.capacity import prompt_chunk
+from jaxspec.round.sizes import prompt_chunk
 from pallas_kernels import reference
 from pallas_kernels.registry import using
 

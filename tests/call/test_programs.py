@@ -13,7 +13,7 @@ from short_models import load_short
 import jaxspec
 from jaxspec.call.session import prepare
 from jaxspec.core.runtime.compilations import compilations
-from jaxspec.round import capacity
+from jaxspec.round import sizes
 
 CHAT = Path(__file__).parents[1] / "helpers" / "growing_chat.py"
 
@@ -55,16 +55,16 @@ def test_prompts_and_limits_of_a_capacity_share_their_programs(mini):
 
 
 def test_capacities_are_powers_of_two_up_to_the_models_positions(monkeypatch):
-    monkeypatch.setattr(capacity, "prompt_chunk", lambda: 64)
+    monkeypatch.setattr(sizes, "prompt_chunk", lambda: 64)
 
     def choose(prompt, limit=100, **options):
-        return capacity.choose_capacity(prompt, limit, 40, 5000, **options)
+        return sizes.choose_capacity(prompt, limit, 40, 5000, **options)
 
     assert [choose(n) for n in (1, 116, 117, 372, 373, 3000)] == [256, 256, 512, 512, 1024, 4096]
     # All positions and the rows that rounds write beyond them, in whole chunks.
     assert choose(4900) == choose(4000) == 5056
     assert [choose(n, grows=True) for n in (1, 1900, 1909, 3000)] == [2048, 2048, 5056, 5056]
-    needs = [capacity.rows_needed(n, 100, 40) for n in range(1, 4901, 7)]
+    needs = [sizes.rows_needed(n, 100, 40) for n in range(1, 4901, 7)]
     assert all(choose(n) >= need for n, need in zip(range(1, 4901, 7), needs, strict=True))
 
 

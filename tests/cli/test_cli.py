@@ -78,7 +78,7 @@ def test_bench(capsys, tmp_path, short):
         "--prompts",
         prompts,
         "--methods",
-        "ar,jetspec-tree@7",
+        "ar,jetspec-expand@7",
         "--against",
         "ar",
         "--max-new-tokens",
@@ -101,13 +101,13 @@ def test_bench(capsys, tmp_path, short):
     assert status == 0 and {"device", "versions", "dtype", "settings", "results"} <= set(report)
     assert (
         report["settings"]["limit"] == 30
-        and report["settings"]["methods"]["jetspec-tree@7"]["budget"] == 7
+        and report["settings"]["methods"]["jetspec-expand@7"]["budget"] == 7
     )
     assert report["settings"]["against"] == "ar"
-    assert set(report["compile_seconds"]) == {"ar", "jetspec-tree@7"}
+    assert set(report["compile_seconds"]) == {"ar", "jetspec-expand@7"}
     records = {(record["method"], record["domain"]): record for record in report["results"]}
     assert set(records) == {
-        (method, domain) for method in ("ar", "jetspec-tree@7") for domain in ("a", "b", "all")
+        (method, domain) for method in ("ar", "jetspec-expand@7") for domain in ("a", "b", "all")
     }
     for record in records.values():
         assert (
@@ -131,23 +131,25 @@ def test_bench(capsys, tmp_path, short):
     assert (
         records["ar", "all"]["mean_acceptance_length"]
         == 1.0
-        < records["jetspec-tree@7", "all"]["mean_acceptance_length"]
+        < records["jetspec-expand@7", "all"]["mean_acceptance_length"]
     )
-    assert printed.count("jetspec-tree@7") == 4
+    assert printed.count("jetspec-expand@7") == 4
     answers = [
         json.loads(line)
-        for line in (tmp_path / "answers-jetspec-tree@7.jsonl").read_text().splitlines()
+        for line in (tmp_path / "answers-jetspec-expand@7.jsonl").read_text().splitlines()
     ]
     assert [record["category"] for record in answers] == ["a", "b"] and all(
         record["identical_to_ar"] for record in answers
     )
     lengths = [length for record in answers for length in record["choices"][0]["accept_lengths"]]
-    assert sum(lengths) / len(lengths) == records["jetspec-tree@7", "all"]["mean_acceptance_length"]
+    assert (
+        sum(lengths) / len(lengths) == records["jetspec-expand@7", "all"]["mean_acceptance_length"]
+    )
     counted = json.loads((tmp_path / "vllm.json").read_text())
     assert [
         record["vllm:spec_decode_num_drafts"]
         for record in counted
-        if record["method"] == "jetspec-tree@7"
+        if record["method"] == "jetspec-expand@7"
     ][-1] == len(lengths)
     assert "on each of the 2 prompts" in (tmp_path / "report/report.md").read_text()
     assert report["settings"]["chat"] is False and not {
@@ -168,7 +170,7 @@ def test_bench_scrambles_drafters(capsys, tmp_path, short, monkeypatch):
         "benchmark",
         lambda params, *a, **b: given.append(params) or measured(params, *a, **b),
     )
-    arguments = ["--prompts", prompts, "--methods", "ar,jetspec-tree@7", "--max-new-tokens", 9]
+    arguments = ["--prompts", prompts, "--methods", "ar,jetspec-expand@7", "--max-new-tokens", 9]
     arguments += ["--repeats", 1, "--no-profile", "--scramble", 3, "--json", out]
     status, printed, _ = run(capsys, "bench", *short, *arguments)
     assert status == 0 and "the drafters' weights are scrambled (seed 3)" in printed

@@ -116,7 +116,7 @@ def test_files_that_do_not_fit_are_refused_in_one_line(bigram, params, tmp_path)
 
 def test_all_methods_include_it(bigram, params):
     names = [method.name for method in parse_methods("all", budget=8, spec=params.spec)]
-    assert names == ["ar", "bigram-chain", "bigram-ddtree", "prompt_lookup-chain"]
+    assert names == ["ar", "bigram-chain", "bigram-best_first", "prompt_lookup-chain"]
 
 
 def test_it_is_trained(trainable, params, tmp_path):

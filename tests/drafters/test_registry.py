@@ -38,7 +38,7 @@ def test_what_decoding_prefers_is_trained_by_default():
 @pytest.mark.parametrize("name", NAMES)
 def test_builders_of_a_record_exist(name):
     record = jaxspec.drafters.named(name)
-    assert set(record.builders) <= set(list_names(aliases=False))
+    assert set(record.builders) <= set(list_names())
     assert record.default_builder in record.compared
     assert len(set(record.builders)) == len(record.builders)
 

@@ -109,12 +109,10 @@ def find_builder_namers() -> dict[str, list[str]]:
 
 
 def list_builders() -> list[str]:
-    """List the names of the library's builders, without aliases."""
+    """List the names of the library's builders."""
     from jaxspec import builders
 
-    if hasattr(builders, "list_names"):
-        return builders.list_names(aliases=False)
-    return list(dict.fromkeys((*builders.BUILDERS, *builders.STEPPERS)))
+    return builders.list_names()
 
 
 def list_namers(own: list[Path], packages: list[str], name: str, folders: list[Path]) -> list[str]:

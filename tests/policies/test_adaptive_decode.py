@@ -33,8 +33,7 @@ from jaxspec.policies.learned.networks import init_layers
 from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig, keep_state
 from jaxspec.policies.rules import ddd, gammatune, svip
 from jaxspec.round.loop import run
-from jaxspec.round.sources import Sources, record_carried, select_sources
-from jaxspec.round.stop_rule import _drop_nodes
+from jaxspec.round.stop_rule import Sources, _drop_nodes, record_carried, select_sources
 
 PROMPTS = [[117, 142, 122, 64, 240, 19], [40, 41, 42, 43]]
 EAGLE = dict(method="eagle3", builder="dynamic/w3", budget=12, depth=4, max_new_tokens=24)

@@ -52,7 +52,7 @@ def test_it_follows_the_protocol(example):
 
 def test_it_has_a_name(example):
     assert make_named("twice", None) == example.make_twice()
-    (_, method) = parse_methods("jetspec-ddtree@12/twice", budget=8)
+    (_, method) = parse_methods("jetspec-best_first@12/twice", budget=8)
     assert method.options["policy"] == "twice"
     with pytest.raises(ValueError, match="the policy name 'ddd-paper' is taken"):
         jaxspec.policies.register("ddd-paper", example.make_twice)

@@ -15,7 +15,7 @@ from jaxspec.call.session import prepare
 from jaxspec.drafters.base import Proposal
 from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig, keep_state
 from jaxspec.round.loop import run
-from jaxspec.round.sources import init_sources, record_sources, select_sources
+from jaxspec.round.stop_rule import init_sources, record_sources, select_sources
 from jaxspec.targets.attention import full_mask
 
 GOLDEN = SHIPPED

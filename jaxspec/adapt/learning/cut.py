@@ -12,7 +12,7 @@ import numpy as np
 from jaxspec.adapt.learning.segments import Segments, read_rows
 from jaxspec.core.params import Params
 from jaxspec.core.state import DecodeState
-from jaxspec.round.capacity import prompt_chunk
+from jaxspec.round.sizes import prompt_chunk
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,12 +17,12 @@ import numpy as np
 
 from jaxspec.core.state import DecodeState
 from jaxspec.round.commit import absorb, commit
-from jaxspec.round.context import make_round
+from jaxspec.round.context import Verified, make_round
 from jaxspec.round.draft import draft
 from jaxspec.round.grow import grow
 from jaxspec.round.plan import DecodeConfig
 from jaxspec.round.quick_jit import quick_jit
-from jaxspec.round.verify import Verified, verify
+from jaxspec.round.verify import verify
 
 
 def read_histogram(text: str) -> tuple[float, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxspec.bench.calibrate import policy_for
-from jaxspec.builders import list_names, parse_builder, shorten_name
+from jaxspec.builders import list_names, parse_builder
 from jaxspec.core.params import WEIGHTLESS, Params, Spec
 from jaxspec.drafters.registry import record_of, records
 from jaxspec.policies.registry import AUTOMATIC, policy_forms
@@ -40,8 +40,8 @@ def parse_methods(
     """Parse a comma-separated list of methods.
 
     Each is `ar`, `all`, `default`, or `<drafter>-<builder>[+<score>][@<budget>][/<setting>...]`:
-      builder, score: a registered builder's name or alias, and its score if it has one, as in
-        `chain`, `ddtree`, `tree+entropy` or `ddtree+hybrid0.3`;
+      builder, score: a registered builder's name, and its score if it has one, as in `chain`,
+        `best_first`, `expand+entropy` or `best_first+hybrid0.3`;
       budget: `@12`, the rows verified in a round with the root included;
       settings: `/d6` is a `depth` of 6 (longest drafted path), `/b8` a `block_size` of 8; others are
         the builder's, see `jaxspec.builders.parse`: `/w4` is a width of 4, as in
@@ -55,7 +55,7 @@ def parse_methods(
     measured once. `ar` comes first and is added if it is missing, since it is the baseline.
 
     Args:
-      names: list such as `ar,jetspec-tree,jetspec-ddtree@12`, `all` or `all,jetspec-beam`.
+      names: list such as `ar,jetspec-expand,jetspec-best_first@12`, `all` or `all,jetspec-beam`.
       budget: budget of methods that name none.
       coupled: whether drafters rank under the target's noise at temperature > 0: `on`, `off`, or
         `both`, which measures every drafted method twice, the second time as `<name>/uncoupled`,
@@ -119,7 +119,7 @@ def _split(names: str) -> list[str]:
 def _list_all(spec: Spec) -> Iterator[str]:
     for drafter in dict.fromkeys([*dict(spec.drafters), *WEIGHTLESS]):
         for builder in record_of(spec.drafter(drafter)).compared:
-            yield f"{drafter}-{shorten_name(builder)}"
+            yield f"{drafter}-{builder}"
 
 
 def _read_options(name: str, default_budget: int) -> dict[str, Any]:
@@ -132,8 +132,8 @@ def _read_options(name: str, default_budget: int) -> dict[str, Any]:
     if form is None:
         raise ValueError(
             f"unknown method {name!r}: write ar, all, default, or <drafter>-<builder> with builder "
-            f"{', '.join(list_names())}, as in jetspec-tree, jetspec-ddtree@12, "
-            "jetspec-tree+hybrid0.3@12, eagle3-dynamic@12/d6/w4 or jetspec-ddtree@32/best"
+            f"{', '.join(list_names())}, as in jetspec-expand, jetspec-best_first@12, "
+            "jetspec-expand+hybrid0.3@12, eagle3-dynamic@12/d6/w4 or jetspec-best_first@32/best"
         )
     drafter, builder, score, budget, rest = form.groups()
     options: dict[str, Any] = {

@@ -22,11 +22,11 @@ from jaxspec.call.session import Session, matmul_precision, prepare, run_prefill
 from jaxspec.core.params import Params
 from jaxspec.core.state import DecodeState, Tree
 from jaxspec.round.commit import absorb, commit
-from jaxspec.round.context import Round, compile_phase
+from jaxspec.round.context import Round, Verified, compile_phase
 from jaxspec.round.draft import draft
 from jaxspec.round.grow import find_drawn, grow
 from jaxspec.round.proposals import Drafted, propose
-from jaxspec.round.verify import TargetPass, Verified, project, run_target, verify
+from jaxspec.round.verify import TargetPass, run_target, verify
 
 # Phases of a round as reports name them, in order; `rest` is sampling noise and commit.
 PHASES = ("draft", "tree", "verify", "absorb", "rest")
@@ -45,7 +45,7 @@ def draw_noise(round: Round, state: DecodeState) -> jax.Array | None:
 def forward_target(round: Round, state: DecodeState, tree: Tree) -> tuple[TargetPass, jax.Array]:
     """Run the target over the rows of a tree; return its pass and its logits [B, N, V]."""
     passed = run_target(round, state, tree)
-    return passed, project(round, passed.hidden)
+    return passed, round.target_head.unembed(passed.hidden)
 
 
 def forward_drafter(round: Round, state: DecodeState) -> jax.Array:

@@ -100,7 +100,7 @@ def _choice(
 
 
 def write_spec_bench(path: Path, answers: dict[str, list[dict[str, Any]]]) -> list[Path]:
-    """Write one file per method: answers.jsonl becomes answers-jetspec-tree.jsonl and so on."""
+    """Write one file per method: answers.jsonl becomes answers-jetspec-expand.jsonl and so on."""
     written = []
     for method, records in answers.items():
         written.append(path.with_name(f"{path.stem}-{file_name(method)}{path.suffix}"))

@@ -59,7 +59,7 @@ def make_family(
         or not parse_builder(parsed[0].options["builder"]).spends_budget
     ):
         raise ValueError(
-            f"cannot sweep the budgets of {name!r}: give one method without budget and policy, as jetspec-ddtree"
+            f"cannot sweep the budgets of {name!r}: give one method without budget and policy, as jetspec-best_first"
         )
     if not budgets or min(*budgets, largest) < 1:
         raise ValueError(

@@ -15,42 +15,27 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from jaxspec.builders.checks import check_count, check_one_proposal, check_width
-from jaxspec.builders.growth import Growth, Proposes
-from jaxspec.builders.one_proposal import grow_at_once
-from jaxspec.builders.protocol import Builder
-from jaxspec.builders.scores import (
-    LOGPROB,
-    NEVER,
-    Cost,
-    Score,
-    from_logprob,
-    make_score,
-    own_costs,
-)
-from jaxspec.builders.trees.levels import choose_best, grow_levels
-from jaxspec.builders.trees.rows import assemble_sorted
+from jaxspec.builders.growth import Growth, Proposes, grow_at_once
+from jaxspec.builders.protocol import ScoredBuilder, check_count, check_width
+from jaxspec.builders.scores import LOGPROB, NEVER, Cost, from_logprob, make_score, own_costs
+from jaxspec.builders.trees.levels import grow_levels
+from jaxspec.builders.trees.rows import assemble_best
 from jaxspec.core.state import Tree
 
 
 @dataclasses.dataclass(frozen=True)
-class Beam(Builder):
+class Beam(ScoredBuilder):
     """See `beam`."""
 
     name: ClassVar[str] = "beam"
     width: int | None = None
-    score: Score = LOGPROB
 
     def __post_init__(self) -> None:
         check_count("width", self.width)
 
     def check(self, proposes: Proposes) -> None:
-        check_one_proposal(self, proposes)
+        super().check(proposes)
         check_width(self.width, proposes.vocab_size)
-
-    @property
-    def by_probability(self) -> bool:
-        return self.score == LOGPROB
 
     def make_growth(self, proposes: Proposes) -> Growth:
         budget, levels = proposes.budget, proposes.levels
@@ -80,7 +65,7 @@ def beam(
       width: W, nodes per depth; None spreads the budget over all depths.
       score, entropy_weight: see `best_first`.
     """
-    return Beam(width, make_score(score, entropy_weight))
+    return Beam(width, score=make_score(score, entropy_weight))
 
 
 def build_beam(
@@ -95,7 +80,7 @@ def build_beam(
 
     Arguments are those of `build_best_first`; the number C of candidates is the beam's width W.
     """
-    depths, width = logprob.shape
+    width = logprob.shape[1]
     nodes = grow_levels(
         from_logprob(logprob, depth_limit) if steps is None else steps,
         first=width,
@@ -106,16 +91,5 @@ def build_beam(
     )
     usable = nodes.cost.hi != NEVER
     usable &= jnp.cumsum(usable) <= rows  # ids go level by level, best first
-    cost = Cost(jnp.where(usable, nodes.cost.hi, NEVER), nodes.cost.lo)
-    order, cost, _ = choose_best(cost, nodes.path, rows)
-    return assemble_sorted(
-        token,
-        logprob,
-        root,
-        order=order,
-        parent=nodes.parent[order],
-        index=nodes.index[order],
-        size=jnp.sum(usable, dtype=jnp.int32),
-        max_depth=min(depths, rows - 1),
-        cost=cost if steps is None else None,
-    )
+    nodes = nodes._replace(cost=Cost(jnp.where(usable, nodes.cost.hi, NEVER), nodes.cost.lo))
+    return assemble_best(token, logprob, root, nodes, rows, by_probability=steps is None)

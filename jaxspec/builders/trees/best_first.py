@@ -17,40 +17,20 @@ import dataclasses
 from typing import ClassVar
 
 import jax
-import jax.numpy as jnp
 
-from jaxspec.builders.checks import check_one_proposal
-from jaxspec.builders.growth import Growth, Proposes
-from jaxspec.builders.one_proposal import grow_at_once
-from jaxspec.builders.protocol import Builder
-from jaxspec.builders.scores import (
-    LOGPROB,
-    NEVER,
-    Cost,
-    Score,
-    from_logprob,
-    make_score,
-    own_costs,
-)
-from jaxspec.builders.trees.levels import choose_best, grow_levels
-from jaxspec.builders.trees.rows import assemble_sorted
-from jaxspec.builders.trees.sizes import count_nodes
+from jaxspec.builders.growth import Growth, Proposes, count_nodes, grow_at_once
+from jaxspec.builders.protocol import ScoredBuilder
+from jaxspec.builders.scores import LOGPROB, Cost, from_logprob, make_score, own_costs
+from jaxspec.builders.trees.levels import grow_levels
+from jaxspec.builders.trees.rows import assemble_best
 from jaxspec.core.state import Tree
 
 
 @dataclasses.dataclass(frozen=True)
-class BestFirst(Builder):
+class BestFirst(ScoredBuilder):
     """See `best_first`."""
 
     name: ClassVar[str] = "best_first"
-    score: Score = LOGPROB
-
-    def check(self, proposes: Proposes) -> None:
-        check_one_proposal(self, proposes)
-
-    @property
-    def by_probability(self) -> bool:
-        return self.score == LOGPROB
 
     def make_growth(self, proposes: Proposes) -> Growth:
         budget, levels = proposes.budget, proposes.levels
@@ -78,7 +58,7 @@ def best_first(score: str = "logprob", entropy_weight: float | None = None) -> B
         or by `hybrid` (log-probability minus `entropy_weight` times these entropies).
       entropy_weight: weight in score `hybrid`; None is 0.1.
     """
-    return BestFirst(make_score(score, entropy_weight))
+    return BestFirst(score=make_score(score, entropy_weight))
 
 
 def build_best_first(
@@ -99,8 +79,7 @@ def build_best_first(
       rows: N, root included; static.
       steps: costs [D, C] of the candidates, see `scores.step_costs`; None for minus `logprob`.
     """
-    depths, width = logprob.shape
-    budget = rows - 1
+    width, budget = logprob.shape[1], rows - 1
     nodes = grow_levels(
         from_logprob(logprob, depth_limit) if steps is None else steps,
         first=min(width, budget),
@@ -109,15 +88,4 @@ def build_best_first(
         # All nodes of smaller or equal ranks come before a node.
         most=budget,
     )
-    order, cost, _ = choose_best(nodes.cost, nodes.path, rows)
-    return assemble_sorted(
-        token,
-        logprob,
-        root,
-        order=order,
-        parent=nodes.parent[order],
-        index=nodes.index[order],
-        size=jnp.sum(cost.hi != NEVER, dtype=jnp.int32),
-        max_depth=min(depths, rows - 1),
-        cost=cost if steps is None else None,
-    )
+    return assemble_best(token, logprob, root, nodes, rows, by_probability=steps is None)

@@ -10,10 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.builders.growth import Growth, Proposes, StepCandidates
-from jaxspec.builders.one_proposal import grow_at_once
+from jaxspec.builders.growth import Growth, Proposes, StepCandidates, grow_at_once
 from jaxspec.builders.protocol import Builder, Unsuitable
-from jaxspec.builders.trees.pool import choose_rows, make_pool, put_nodes
+from jaxspec.builders.trees.rows import choose_rows, make_pool, put_nodes
 from jaxspec.core.state import Nodes, Pool, Tree
 from jaxspec.core.tree import assemble, chain_words
 

@@ -15,11 +15,9 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from jaxspec.builders.checks import check_choices, check_count, check_width
-from jaxspec.builders.growth import Growth, Proposes, StepCandidates
-from jaxspec.builders.one_proposal import grow_at_once
-from jaxspec.builders.protocol import Builder, Unsuitable
-from jaxspec.builders.trees.pool import choose_rows, make_pool, put_nodes
+from jaxspec.builders.growth import Growth, Proposes, StepCandidates, grow_at_once
+from jaxspec.builders.protocol import Builder, Unsuitable, check_choices, check_count, check_width
+from jaxspec.builders.trees.rows import choose_rows, make_pool, put_nodes
 from jaxspec.core.state import Nodes, Pool, Tree
 
 # The width of EAGLE-3. More nodes rarely enter trees of up to 64 rows.

@@ -18,25 +18,13 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from jaxspec.builders.checks import check_count, check_one_proposal, check_width
 from jaxspec.builders.fanout import Rule, make_fanout, reads_entropy
-from jaxspec.builders.growth import Growth, Proposes
-from jaxspec.builders.one_proposal import grow_at_once
-from jaxspec.builders.protocol import Builder
-from jaxspec.builders.scores import (
-    LOGPROB,
-    NEVER,
-    Cost,
-    Score,
-    from_logprob,
-    make_score,
-    own_costs,
-)
-from jaxspec.builders.trees.expand_levels import expand_levels
-from jaxspec.builders.trees.expand_pops import expand_pops
-from jaxspec.builders.trees.levels import choose_best
-from jaxspec.builders.trees.rows import assemble_sorted
-from jaxspec.builders.trees.sizes import count_nodes
+from jaxspec.builders.growth import Growth, Proposes, count_nodes, grow_at_once
+from jaxspec.builders.protocol import ScoredBuilder, check_count, check_width
+from jaxspec.builders.scores import LOGPROB, NEVER, Cost, from_logprob, make_score, own_costs
+from jaxspec.builders.trees.expansion import expand_levels, expand_pops
+from jaxspec.builders.trees.levels import LevelNodes
+from jaxspec.builders.trees.rows import assemble_best
 from jaxspec.core.state import Tree
 
 # The best width, or nearly, at budgets of 32 by the expected accepted length of JetSpec's golden
@@ -45,28 +33,23 @@ DEFAULT_WIDTH = 3
 
 
 @dataclasses.dataclass(frozen=True)
-class Expand(Builder):
+class Expand(ScoredBuilder):
     """See `expand`."""
 
     name: ClassVar[str] = "expand"
     width: int | None = None
     fanout: Rule | None = None
-    score: Score = LOGPROB
 
     def __post_init__(self) -> None:
         check_count("width", self.width)
 
     def check(self, proposes: Proposes) -> None:
-        check_one_proposal(self, proposes)
+        super().check(proposes)
         check_width(self.width, proposes.vocab_size)
 
     @property
     def varies(self) -> bool:
         return self.fanout is not None
-
-    @property
-    def by_probability(self) -> bool:
-        return self.score == LOGPROB
 
     def make_growth(self, proposes: Proposes) -> Growth:
         budget, levels, rule = proposes.budget, proposes.levels, self.fanout
@@ -108,7 +91,7 @@ def expand(
         fanout = make_fanout(fanout)
     elif isinstance(fanout, Mapping):
         fanout = make_fanout(**fanout)
-    return Expand(width, fanout, make_score(score, entropy_weight))
+    return Expand(width, fanout, score=make_score(score, entropy_weight))
 
 
 def build_expand(
@@ -132,7 +115,6 @@ def build_expand(
         = 0); or [D, K], by depth and by the node's rank (the root's is 0); None is K everywhere.
       steps: costs [D, K] of the candidates, see `scores.step_costs`; None for minus `logprob`.
     """
-    depths, width = logprob.shape
     own = steps is None
     steps = from_logprob(logprob, depth_limit) if own else steps
     counts = jnp.sum(steps.hi != NEVER, axis=1, dtype=jnp.int32)
@@ -149,15 +131,6 @@ def build_expand(
         default=functools.partial(expand_levels, rows=rows),
     )
     live = jnp.arange(rows) < tree.size
-    order, cost, _ = choose_best(Cost(jnp.where(live, tree.cost.hi, NEVER), tree.cost.lo), (), rows)
-    return assemble_sorted(
-        token,
-        logprob,
-        root,
-        order=order,
-        parent=tree.parent[order],
-        index=tree.index[order],
-        size=tree.size,
-        max_depth=min(depths, rows - 1),
-        cost=cost if own else None,
-    )
+    cost = Cost(jnp.where(live, tree.cost.hi, NEVER), tree.cost.lo)
+    nodes = LevelNodes(cost, (), tree.parent, tree.index)
+    return assemble_best(token, logprob, root, nodes, rows, by_probability=own)

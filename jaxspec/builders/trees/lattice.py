@@ -28,12 +28,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.builders.checks import check_choices, check_count
 from jaxspec.builders.growth import Growth, Proposes, StepCandidates
-from jaxspec.builders.protocol import Builder, Unsuitable
+from jaxspec.builders.protocol import Builder, Unsuitable, check_choices, check_count
 from jaxspec.builders.scores import NEVER, Cost, add, candidate_costs, to_logprob
 from jaxspec.builders.trees.levels import choose_best
-from jaxspec.builders.trees.pool import assemble_rows, make_pool, put_nodes
+from jaxspec.builders.trees.rows import assemble_rows, make_pool, put_nodes
 from jaxspec.core.state import Nodes, Pool, Tree
 
 # Entries that one kernel compares with each other; longer lists are first cut in groups of these.

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.builders.growth import Growth, StepCandidates
-from jaxspec.builders.trees.pool import choose_rows, make_pool, put_nodes
+from jaxspec.builders.trees.rows import choose_rows, make_pool, put_nodes
 from jaxspec.core.state import Nodes, Pool
 
 # By mode: (least probability of the best token, maximum number of tokens), highest first.

@@ -13,9 +13,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from jaxspec.builders.checks import check_count
 from jaxspec.builders.growth import Growth, Proposes
-from jaxspec.builders.protocol import Builder, Unsuitable
+from jaxspec.builders.protocol import Builder, Unsuitable, check_count
 from jaxspec.builders.trees.rank_blocks import FIRST_SLOT, OTHER_SLOTS, BlockSizes, grow_blocks
 from jaxspec.core.runtime.near_miss import choose_one
 

@@ -17,10 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.builders.checks import check_choices
-from jaxspec.builders.growth import Growth, Proposes
-from jaxspec.builders.one_proposal import grow_at_once
-from jaxspec.builders.protocol import Builder
+from jaxspec.builders.growth import Growth, Proposes, grow_at_once
+from jaxspec.builders.protocol import Builder, check_choices
 from jaxspec.builders.scores import NEVER, Cost, add, from_logprob
 from jaxspec.builders.trees.paths import Paths, choose_paths, make_paths, skips_ranks
 from jaxspec.builders.trees.rows import assemble_sorted

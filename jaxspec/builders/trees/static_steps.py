@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxspec.builders.growth import Growth, StepCandidates
 from jaxspec.builders.trees.paths import Paths
-from jaxspec.builders.trees.pool import choose_rows, make_pool
+from jaxspec.builders.trees.rows import choose_rows, make_pool
 from jaxspec.core.state import Nodes, Pool
 
 

@@ -19,5 +19,5 @@ DFLASH = DrafterRecord(
     blocks=True,
     rewind=rewind,
     page="dflash/README.md",
-    peer_method="tree@8/w2",
+    peer_method="expand@8/w2",
 )

@@ -13,9 +13,9 @@ from jaxspec.core.cache import PartCache, SequenceCache
 from jaxspec.core.mesh import constrain
 from jaxspec.core.params import Params
 from jaxspec.core.state import KVCache
-from jaxspec.round.capacity import prompt_chunk
 from jaxspec.round.plan import DecodeConfig
 from jaxspec.round.quick_jit import quick_jit
+from jaxspec.round.sizes import prompt_chunk
 from jaxspec.serve.on_device.logprobs import make_ranked, rank_chunk
 from jaxspec.serve.on_device.slots import (
     SlotsState,

@@ -20,9 +20,8 @@ from jaxspec.core.sampling.sampling import argmax, draw_rows
 from jaxspec.core.sampling.settings import MIN_TEMPERATURE, Penalties
 from jaxspec.core.state import DecodeState, Tree
 from jaxspec.round.adjust_logits import asks_now, change_if, list_ends
-from jaxspec.round.buckets import run_smallest
-from jaxspec.round.context import Round
-from jaxspec.round.verify import Verified
+from jaxspec.round.context import Round, Verified
+from jaxspec.round.sizes import run_smallest
 from jaxspec.serve.bias import LogitBias, add_bias
 
 

@@ -20,11 +20,11 @@ from jaxspec.core.sampling.settings import MIXED
 from jaxspec.core.state import DecodeState, KVCache
 from jaxspec.round.commit import make_pending
 from jaxspec.round.context import Round
-from jaxspec.round.placement import find_counts_spec, place_state
 from jaxspec.round.plan import QUEUE, DecodeConfig
 from jaxspec.serve.drafters import Config, init_drafts, join_plans, list_configs
 from jaxspec.serve.on_device.calibration import Calibration, init_calibration
 from jaxspec.serve.settings import make_settings, read_settings
+from jaxspec.targets.sharding.state import find_counts_spec, place_state
 
 MOST_ROUNDS = 16
 """Rounds of a visit, at most."""

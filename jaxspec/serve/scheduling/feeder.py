@@ -6,7 +6,7 @@ import math
 import time
 from typing import NamedTuple
 
-from jaxspec.round.capacity import prompt_chunk
+from jaxspec.round.sizes import prompt_chunk
 from jaxspec.serve.scheduling.counters import Counters
 from jaxspec.serve.scheduling.device import Device
 from jaxspec.serve.scheduling.pace import Pace

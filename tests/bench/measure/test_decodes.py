@@ -39,7 +39,7 @@ def test_methods_take_turns(monkeypatch):
         return output()
 
     monkeypatch.setattr(jaxspec, "decode", decode)
-    methods = parse_methods("x-chain,x-tree+entropy", budget=4)
+    methods = parse_methods("x-chain,x-expand+entropy", budget=4)
     runs, compile_seconds = time_decodes(
         None, PROMPTS, methods, repeats=2, options={"seed": 3, "budget": 8}
     )
@@ -48,10 +48,10 @@ def test_methods_take_turns(monkeypatch):
         for key in ((0, 0), (0, 1), (1, 0), (1, 1))
     ]
     assert order == [
-        ["ar", "x-chain", "x-tree+entropy"],
-        ["x-tree+entropy", "x-chain", "ar"],
-        ["x-chain", "x-tree+entropy", "ar"],
-        ["ar", "x-tree+entropy", "x-chain"],
+        ["ar", "x-chain", "x-expand+entropy"],
+        ["x-expand+entropy", "x-chain", "ar"],
+        ["x-chain", "x-expand+entropy", "ar"],
+        ["ar", "x-expand+entropy", "x-chain"],
     ]
     assert [prompt for prompt, _ in calls] == [[1]] * 6 + [[2]] * 6
     assert calls[0][1] == {"seed": 3, "budget": 8, "method": "ar"}
@@ -63,7 +63,7 @@ def test_methods_take_turns(monkeypatch):
         "coupled": True,
     }
     assert calls[2][1]["builder"] == "expand+entropy"
-    assert compile_seconds == {"ar": 0, "x-chain": 0, "x-tree+entropy": 0}
+    assert compile_seconds == {"ar": 0, "x-chain": 0, "x-expand+entropy": 0}
     assert runs[0].tokens == (5, 6, 7) and (runs[0].prefill_seconds, runs[0].decode_seconds) == (
         0.5,
         0.25,

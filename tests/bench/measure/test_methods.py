@@ -20,16 +20,16 @@ SPEC = Spec(TargetConfig(**SIZES, vocab_size=40), DRAFTERS)
 
 
 def test_names_become_options():
-    methods = parse_methods("dflash-chain, ar,jetspec-tree@16,my-own-ddtree", budget=32)
+    methods = parse_methods("dflash-chain, ar,jetspec-expand@16,my-own-best_first", budget=32)
     assert [(method.name, method.options) for method in methods] == [
         ("ar", {"method": "ar"}),
         ("dflash-chain", {"method": "dflash", "builder": "chain", "budget": 32, "coupled": True}),
         (
-            "jetspec-tree@16",
+            "jetspec-expand@16",
             {"method": "jetspec", "builder": "expand", "budget": 16, "coupled": True},
         ),
         (
-            "my-own-ddtree",
+            "my-own-best_first",
             {"method": "my-own", "builder": "best_first", "budget": 32, "coupled": True},
         ),
     ]
@@ -37,11 +37,11 @@ def test_names_become_options():
 
 def test_names_carry_scores_and_settings():
     names = [
-        "a-tree+entropy",
-        "a-b-ddtree+hybrid0.25@9",
+        "a-expand+entropy",
+        "a-b-best_first+hybrid0.25@9",
         "a-beam+hybrid",
         "a-static/paths=[[0],[1]]",
-        'a-tree/w3/fanout={"rule":"top2gap","beta":2.0}',
+        'a-expand/w3/fanout={"rule":"top2gap","beta":2.0}',
         "chain-chain",
     ]
     methods = parse_methods(",".join(names), budget=8)
@@ -60,17 +60,19 @@ def test_names_carry_scores_and_settings():
 
 
 def test_a_setting_mixes_prompt_lookup_in():
-    names = "j-tree@4/lookup,j-ddtree/d3/lookup,j-tree@4/lookup/best,j-chain"
+    names = "j-expand@4/lookup,j-best_first/d3/lookup,j-expand@4/lookup/best,j-chain"
     methods = parse_methods(names, budget=9)
     found = [(one.options.get("lookup"), one.options.get("depth")) for one in methods[1:]]
     assert found == [(True, None), (True, 3), (True, None), (None, None)]
-    assert methods[3].options["policy"] == "best" and methods[1].name == "j-tree@4/lookup"
+    assert methods[3].options["policy"] == "best" and methods[1].name == "j-expand@4/lookup"
     with pytest.raises(ValueError, match="lookups"):
-        parse_methods("j-tree@4/lookups", budget=9)
+        parse_methods("j-expand@4/lookups", budget=9)
 
 
 def test_names_carry_depth_and_widths():
-    methods = parse_methods("eagle3-dynamic@12/w4/d6,s-rank/d8,j-tree+entropy/b8", budget=9)[1:]
+    methods = parse_methods(
+        "eagle3-dynamic@12/w4/d6,s-rank_guided/d8,j-expand+entropy/b8", budget=9
+    )[1:]
     assert [method.options for method in methods] == [
         {
             "method": "eagle3",
@@ -94,8 +96,8 @@ def test_names_carry_depth_and_widths():
     ("name", "message"),
     [
         ("j-chain/w3", "method 'j-chain/w3': builder 'chain' has no setting 'width'"),
-        ("j-tree+depth", "unknown score 'depth'"),
-        ("j-tree/w0", "width is 0: give a whole number of at least 1"),
+        ("j-expand+depth", "unknown score 'depth'"),
+        ("j-expand/w0", "width is 0: give a whole number of at least 1"),
     ],
 )
 def test_settings_that_a_builder_has_not(name, message):
@@ -105,7 +107,7 @@ def test_settings_that_a_builder_has_not(name, message):
 
 
 def test_names_carry_a_policys_rule():
-    names = "jetspec-ddtree@32/best,e-dynamic/d4/bastion-code,s-chain@8/dspark-threshold:0.5"
+    names = "jetspec-best_first@32/best,e-dynamic/d4/bastion-code,s-chain@8/dspark-threshold:0.5"
     methods = parse_methods(names, budget=9)[1:]
     assert [
         (m.options["budget"], m.options["policy"], m.options.get("depth")) for m in methods
@@ -114,15 +116,15 @@ def test_names_carry_a_policys_rule():
         (9, "bastion-code", 4),
         (8, "dspark-threshold:0.5", None),
     ]
-    with pytest.raises(ValueError, match="unknown setting /worst in 'ddtree/worst'"):
-        parse_methods("jetspec-ddtree/worst", budget=9)
+    with pytest.raises(ValueError, match="unknown setting /worst in 'best_first/worst'"):
+        parse_methods("jetspec-best_first/worst", budget=9)
 
 
 def test_all_is_every_drafter_with_the_builders_that_suit_it():
     names = [
         "block-chain",
-        "block-ddtree",
-        "block-tree",
+        "block-best_first",
+        "block-expand",
         "eagle3-chain",
         "eagle3-dynamic",
         "falcon-chain",
@@ -136,9 +138,10 @@ def test_all_is_every_drafter_with_the_builders_that_suit_it():
     assert sorted(method.name for method in again) == sorted(
         ["ar", *names, "prompt_lookup-chain", "block-beam"]
     )
-    assert [method.name for method in parse_methods("all,x-tree", budget=8)] == ["ar", "x-tree"], (
-        "without a model"
-    )
+    assert [method.name for method in parse_methods("all,x-expand", budget=8)] == [
+        "ar",
+        "x-expand",
+    ], "without a model"
     alone = dataclasses.replace(SPEC, drafters=())
     assert [method.name for method in parse_methods("all", budget=8, spec=alone)] == [
         "ar",
@@ -147,13 +150,14 @@ def test_all_is_every_drafter_with_the_builders_that_suit_it():
 
 
 def test_coupling():
-    assert [method.name for method in parse_methods("a-tree", budget=8, coupled="both")] == [
+    assert [method.name for method in parse_methods("a-expand", budget=8, coupled="both")] == [
         "ar",
-        "a-tree",
-        "a-tree/uncoupled",
+        "a-expand",
+        "a-expand/uncoupled",
     ]
     assert [
-        method.options["coupled"] for method in parse_methods("a-tree", budget=8, coupled="off")[1:]
+        method.options["coupled"]
+        for method in parse_methods("a-expand", budget=8, coupled="off")[1:]
     ] == [False]
     assert len(parse_methods("prompt_lookup-chain", budget=8, coupled="both")) == 2, (
         "it ranks nothing"
@@ -166,12 +170,12 @@ def test_coupling():
         "jetspec",
         "jetspec-bush",
         "-tree",
-        "jetspec-tree@",
-        "jetspec-tree@x",
-        "a-tree+",
-        "a-tree+entropy1",
-        "a-tree/d",
-        "a-tree/x3",
+        "jetspec-expand@",
+        "jetspec-expand@x",
+        "a-expand+",
+        "a-expand+entropy1",
+        "a-expand/d",
+        "a-expand/x3",
     ],
 )
 def test_unknown_methods(name):
@@ -181,4 +185,4 @@ def test_unknown_methods(name):
 
 def test_repeated_method():
     with pytest.raises(ValueError, match="listed twice"):
-        parse_methods("a-tree,a-tree", budget=8)
+        parse_methods("a-expand,a-expand", budget=8)

@@ -22,7 +22,7 @@ from jaxspec.policies.named import make_named
 
 GOLDEN = SHIPPED / "dflash"
 TIMES = make_costs((1, 4, 12), (0, 100), 0.0, [[3, 3], [4, 4], [6, 8]], plain=(2, 2), step=(1, 2))
-BASE = Method("dflash-ddtree@12", {"method": "dflash", "builder": "best_first", "budget": 12})
+BASE = Method("dflash-best_first@12", {"method": "dflash", "builder": "best_first", "budget": 12})
 
 
 def test_parts_of_measured_rounds():

@@ -7,7 +7,14 @@ from jaxspec.bench.report.pairs import add_ratios, compare_rounds, find_partners
 from jaxspec.bench.report.speed_table import tabulate_speeds
 
 PROMPTS = [LabelledPrompt(domain, "p") for domain in ("math",) * 6 + ("code",) * 6]
-NAMES = ["ar", "a-chain@8", "a-ddtree@8", "b-ddtree@8", "a-ddtree@16", "b-ddtree@16/lookup"]
+NAMES = [
+    "ar",
+    "a-chain@8",
+    "a-best_first@8",
+    "b-best_first@8",
+    "a-best_first@16",
+    "b-best_first@16/lookup",
+]
 
 
 def runs(method, rounds, tokens=13, repeats=2):
@@ -20,16 +27,16 @@ def runs(method, rounds, tokens=13, repeats=2):
 
 
 def test_partners_have_as_many_rows():
-    assert find_partners(NAMES, "a-ddtree") == {
-        "a-chain@8": "a-ddtree@8",
-        "b-ddtree@8": "a-ddtree@8",
-        "b-ddtree@16/lookup": "a-ddtree@16",
+    assert find_partners(NAMES, "a-best_first") == {
+        "a-chain@8": "a-best_first@8",
+        "b-best_first@8": "a-best_first@8",
+        "b-best_first@16/lookup": "a-best_first@16",
     }
 
 
 def test_an_exact_name_is_the_partner_of_all():
-    others = [name for name in NAMES if name != "a-ddtree@16"]
-    assert find_partners(NAMES, "a-ddtree@16") == dict.fromkeys(others, "a-ddtree@16")
+    others = [name for name in NAMES if name != "a-best_first@16"]
+    assert find_partners(NAMES, "a-best_first@16") == dict.fromkeys(others, "a-best_first@16")
     assert find_partners(["a", "b"], "b") == {"a": "b"}
 
 

@@ -31,19 +31,19 @@ from jaxspec.policies.bastion.controller_state import init_controller
 
 GOLDEN = SHIPPED / "dflash"
 PROMPTS = [LabelledPrompt(domain, [1]) for domain in ("math", "math", "code", "code")]
-FAMILY = make_family("x-ddtree", (1, 2, 4), 4, ("best",), beam=True)
+FAMILY = make_family("x-best_first", (1, 2, 4), 4, ("best",), beam=True)
 # Seconds of twelve tokens on each prompt: 2 rows are best for mathematics, 4 for code.
 SECONDS = {
     "ar": (12.0, 12.0, 12.0, 12.0),
-    "x-ddtree@2": (4.0, 6.0, 12.0, 12.0),
-    "x-ddtree@4": (6.0, 8.0, 6.0, 4.0),
-    "x-ddtree@4/best": (4.0, 5.0, 6.0, 5.0),
+    "x-best_first@2": (4.0, 6.0, 12.0, 12.0),
+    "x-best_first@4": (6.0, 8.0, 6.0, 4.0),
+    "x-best_first@4/best": (4.0, 5.0, 6.0, 5.0),
 }
 ROUNDS = {
     "ar": 12,
-    "x-ddtree@2": 8,
-    "x-ddtree@4": 4,
-    "x-ddtree@4/best": 6,
+    "x-best_first@2": 8,
+    "x-best_first@4": 4,
+    "x-best_first@4/best": 6,
     "x-beam@2": 8,
     "x-beam@4": 6,
 }
@@ -71,18 +71,18 @@ def test_families():
     )
     assert default_budgets(7) == (1, 2, 4, 7) and default_budgets(1) == (1,)
     family = make_family(
-        "my-x-ddtree+entropy/b8", (8, 1, 2), 16, ("best", "bastion-code"), beam=True
+        "my-x-best_first+entropy/b8", (8, 1, 2), 16, ("best", "bastion-code"), beam=True
     )
     assert family.drafter == "my-x"
     assert [method.name for method in family.fixed] == [
         "ar",
-        "my-x-ddtree+entropy@2/b8",
-        "my-x-ddtree+entropy@8/b8",
+        "my-x-best_first+entropy@2/b8",
+        "my-x-best_first+entropy@8/b8",
     ]
     assert [method.options.get("budget") for method in family.fixed] == [None, 2, 8]
     assert [method.name for method in family.policies] == [
-        "my-x-ddtree+entropy@16/b8/best",
-        "my-x-ddtree+entropy@16/b8/bastion-code",
+        "my-x-best_first+entropy@16/b8/best",
+        "my-x-best_first+entropy@16/b8/bastion-code",
     ]
     assert [(m.options["budget"], m.options["policy"]) for m in family.policies] == [
         (16, "best"),
@@ -92,20 +92,20 @@ def test_families():
         ("my-x-beam@2/b8", "beam", 2),
         ("my-x-beam@8/b8", "beam", 8),
     ]
-    assert make_family("x-tree", (4,), 4, ("best+ema",)).policies[0].name == "x-tree@4/best+ema"
-    assert parse_budget("ar") == 1 and parse_budget("my-x-ddtree+entropy@8/b8") == 8
+    assert make_family("x-expand", (4,), 4, ("best+ema",)).policies[0].name == "x-expand@4/best+ema"
+    assert parse_budget("ar") == 1 and parse_budget("my-x-best_first+entropy@8/b8") == 8
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("ar", (1,), 8), "cannot sweep the budgets of 'ar'"),
-        (("a-tree,b-tree", (1,), 8), "give one method"),
-        (("a-tree@8", (1,), 8), "give one method"),
-        (("a-tree/best", (1,), 8), "give one method"),
+        (("a-expand,b-expand", (1,), 8), "give one method"),
+        (("a-expand@8", (1,), 8), "give one method"),
+        (("a-expand/best", (1,), 8), "give one method"),
         (("a-static/paths=[[0]]", (1,), 8), "give one method"),
-        (("a-tree", (0, 2), 8), r"budgets are \[0, 2\] and 8"),
-        (("a-tree", (1,), 8, ("worst",)), "unknown rule 'worst'"),
+        (("a-expand", (0, 2), 8), r"budgets are \[0, 2\] and 8"),
+        (("a-expand", (1,), 8, ("worst",)), "unknown rule 'worst'"),
     ],
 )
 def test_what_cannot_be_swept(arguments, message):
@@ -118,14 +118,16 @@ def test_hindsight_and_the_mean_over_domains():
     assert t.seconds.tolist() == list(map(list, SECONDS.values())), "the median repeat"
     math, code = 24 / 9, 24 / 11
     mean = {record["method"]: record for record in average_domains(t)}
-    assert mean["x-ddtree@4/best"]["speedup"] == pytest.approx((math + code) / 2)
-    low, high = mean["x-ddtree@4/best"]["speedup_ci"]
+    assert mean["x-best_first@4/best"]["speedup"] == pytest.approx((math + code) / 2)
+    low, high = mean["x-best_first@4/best"]["speedup_ci"]
     assert low == pytest.approx((12 / 5 + 2) / 2) and high == pytest.approx((3 + 12 / 5) / 2)
     found = {
         record["domain"]: record
-        for record in compare_hindsight(t, "x-ddtree@4/best", ["ar", "x-ddtree@2", "x-ddtree@4"])
+        for record in compare_hindsight(
+            t, "x-best_first@4/best", ["ar", "x-best_first@2", "x-best_first@4"]
+        )
     }
-    assert (found["math"]["best"], found["code"]["best"]) == ("x-ddtree@2", "x-ddtree@4")
+    assert (found["math"]["best"], found["code"]["best"]) == ("x-best_first@2", "x-best_first@4")
     assert found["math"]["ratio"] == pytest.approx(10 / 9) and found["code"][
         "ratio"
     ] == pytest.approx(10 / 11)
@@ -134,16 +136,16 @@ def test_hindsight_and_the_mean_over_domains():
     ] == pytest.approx([4 / 5, 1])
     assert found["mean"]["ratio"] == pytest.approx((math + code) / (24 / 10 + 24 / 10))
     single = found["single"]
-    assert single["best"] == "x-ddtree@4" and single["ratio"] == pytest.approx(
+    assert single["best"] == "x-best_first@4" and single["ratio"] == pytest.approx(
         (math + code) / (24 / 14 + 24 / 10)
     )
-    assert set(single["margins"]) == {"ar", "x-ddtree@2", "x-ddtree@4"}
-    assert single["margins"]["x-ddtree@2"][0] == pytest.approx((math + code) / (24 / 10 + 1))
+    assert set(single["margins"]) == {"ar", "x-best_first@2", "x-best_first@4"}
+    assert single["margins"]["x-best_first@2"][0] == pytest.approx((math + code) / (24 / 10 + 1))
     # With a prompt a domain nothing can be resampled.
     once = [run(m, i, of[2 * i]) for m, of in SECONDS.items() for i in (0, 1)]
     alone = reduce_runs(once, PROMPTS[1:3])
     assert average_domains(alone)[1]["speedup_ci"] is None
-    assert compare_hindsight(alone, "x-ddtree@4/best", ["ar"])[-1]["margins"]["ar"][1:] == [
+    assert compare_hindsight(alone, "x-best_first@4/best", ["ar"])[-1]["margins"]["ar"][1:] == [
         None,
         None,
     ]
@@ -155,13 +157,15 @@ def test_resamples_choose_their_own_best_budget():
     """
     seconds = {
         "ar": (12, 12),
-        "x-ddtree@2": (4, 8),
-        "x-ddtree@4": (8, 4),
-        "x-ddtree@4/best": (6, 6),
+        "x-best_first@2": (4, 8),
+        "x-best_first@4": (8, 4),
+        "x-best_first@4/best": (6, 6),
     }
     runs = [run(m, i, s) for m, of in seconds.items() for i, s in enumerate(of)]
     record = compare_hindsight(
-        reduce_runs(runs, PROMPTS[:2]), "x-ddtree@4/best", ["ar", "x-ddtree@2", "x-ddtree@4"]
+        reduce_runs(runs, PROMPTS[:2]),
+        "x-best_first@4/best",
+        ["ar", "x-best_first@2", "x-best_first@4"],
     )[0]
     assert record["ratio"] == 1 and record["ratio_ci"] == pytest.approx([4 / 6, 1])
 
@@ -255,7 +259,7 @@ def test_variance_of_what_a_tree_commits():
 
 def test_best_first_over_beam():
     beams = [run(m, i, 1.0) for m in ("x-beam@2", "x-beam@4") for i in range(4)]
-    pairs = [("x-ddtree@2", "x-beam@2"), ("x-ddtree@4", "x-beam@4")]
+    pairs = [("x-best_first@2", "x-beam@2"), ("x-best_first@4", "x-beam@4")]
     records = compare_acceptance(reduce_runs([*RUNS, *beams], PROMPTS), pairs)
     assert [(r["domain"], r["length"], r["other_length"], r["ratio"]) for r in records[-2:]] == [
         ("all", 1.5, 1.5, 1.0),
@@ -291,7 +295,13 @@ def test_a_sweep(monkeypatch, tmp_path):
 
     # A thread of another test may compile meanwhile, and calls that compile are repeated.
     monkeypatch.setattr("jaxspec.bench.measure.clock.compilations", lambda: 0)
-    traced = {"method": "x-ddtree@4/best", "rows": 4, "raw": 2.0, "corrected": 3.0, "committed": 3}
+    traced = {
+        "method": "x-best_first@4/best",
+        "rows": 4,
+        "raw": 2.0,
+        "corrected": 3.0,
+        "committed": 3,
+    }
     traced |= {"raw_variance": 1.0, "corrected_variance": 1.0}
     monkeypatch.setattr(jaxspec, "decode", decode)
     monkeypatch.setattr(
@@ -327,7 +337,7 @@ def test_a_sweep(monkeypatch, tmp_path):
         (3.0, 4, [0, 0, 0, 0, 4])
     ] * 8
     assert one["sizes"][-1] == {
-        "method": "x-ddtree@4/best",
+        "method": "x-best_first@4/best",
         "domain": "all",
         "sizes": [0, 0, 0, 0, 32],
     }
@@ -347,7 +357,7 @@ def test_a_sweep(monkeypatch, tmp_path):
 
 
 def test_a_text_that_differs_is_reported():
-    runs = [*RUNS[:-1], run("x-ddtree@4/best", 3, 1.0, 2, tokens=[*range(12), 99])]
+    runs = [*RUNS[:-1], run("x-best_first@4/best", 3, 1.0, 2, tokens=[*range(12), 99])]
     one = {"temperature": 0.0} | summarise_sweep(
         runs, [], [], [], PROMPTS, FAMILY._replace(policies=(), beams=())
     )
@@ -359,7 +369,7 @@ def test_a_text_that_differs_is_reported():
         "versions": {"jax": "0"},
     }
     text = render_sweep(report | {"temperatures": [one]})
-    assert "NO (1)" in text and text.splitlines()[-1].split()[-2:] == ["x-ddtree@4/best", "no"]
+    assert "NO (1)" in text and text.splitlines()[-1].split()[-2:] == ["x-best_first@4/best", "no"]
 
 
 @pytest.mark.slow
@@ -396,7 +406,7 @@ def test_sweep_of_golden_weights(capsys, monkeypatch, tmp_path):
     ]
     names = [
         "--method",
-        "d-ddtree",
+        "d-best_first",
         "--policies",
         "best+ema,bastion-paper",
         "--max-new-tokens",
@@ -409,7 +419,7 @@ def test_sweep_of_golden_weights(capsys, monkeypatch, tmp_path):
     for one in report["temperatures"]:
         assert all(record["identical_to_ar"] for record in one["results"] + one["beams"])
         assert one["table"]["widths"] == [1, 3, 6]
-        for name in ("d-ddtree@6/best+ema", "d-ddtree@6/bastion-paper"):
+        for name in ("d-best_first@6/best+ema", "d-best_first@6/bastion-paper"):
             decodes = [decode for decode in one["decodes"] if decode["method"] == name]
             assert len(decodes) == 4 and all(
                 sum(d["sizes"]) == d["rounds"] and d["predicted"] > 0 for d in decodes

@@ -9,7 +9,7 @@ from golden_data import arrays
 
 from jaxspec.builders import StepCandidates
 from jaxspec.builders.trees.dynamic import grow_dynamic
-from jaxspec.builders.trees.pool import choose_rows
+from jaxspec.builders.trees.rows import choose_rows
 from jaxspec.policies.learned.ltd_features import depth_observation, pool_size, size_observation
 from training.replay.committed import committed_of_pool, committed_of_tree
 

@@ -1,11 +1,20 @@
 """Sizes that decide which program a call runs: few of them, so that calls share programs.
 
-Kernels read the live part of a cache, so a larger one costs memory and no time.
+Kernels read the live part of a cache, so a larger one costs memory and no time. Parts of a round are
+compiled for a few sizes, of which a round runs the smallest that does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+
 from pallas_kernels.device import current_device
+
+Result = TypeVar("Result")
 
 # Fewest rows of a cache, and fewest tokens that a call has room for.
 LEAST_ROWS, LEAST_TOKENS = 256, 64
@@ -75,3 +84,25 @@ def round_up(value: int, multiple: int) -> int:
 def power_of_two(value: int) -> int:
     """Return the smallest power of two of at least `value`, which is at least 1."""
     return 1 << (value - 1).bit_length()
+
+
+def powers_of_two(largest: int) -> tuple[int, ...]:
+    """List the powers of two up to `largest`, from 1: buckets where nothing else is known."""
+    return tuple(1 << i for i in range(largest.bit_length()))
+
+
+def run_smallest(
+    needed: jax.Array, sizes: Sequence[int], branches: Sequence[Callable[[], Result]]
+) -> Result:
+    """Run the branch of the smallest of `sizes` that is at least `needed`.
+
+    Inside a loop on a GPU this stays in the round's command buffer.
+
+    Args:
+      needed: int32 [], at most the last size.
+      sizes: ascending.
+      branches: one per size; their results have the same shapes.
+    """
+    if len(branches) == 1:
+        return branches[0]()
+    return jax.lax.switch(sum((needed > size).astype(jnp.int32) for size in sizes[:-1]), branches)
