@@ -173,13 +173,13 @@ def test_rules():
     """The rules themselves: what they must allow and refuse."""
     assert forbidden("jaxspec.builders.chain", "jaxspec.drafters.registry")
     assert forbidden("jaxspec.core.tree", "jaxspec.round.loop")
-    assert forbidden("jaxspec.round.loop", "training.loop")
+    assert forbidden("jaxspec.round.loop", "training.run.loop")
     assert forbidden("jaxspec.round.loop", "jaxspec.bench.measure.decodes")
     assert forbidden("jaxspec.policies.store", "jaxspec.round.loop")
     assert forbidden("pallas_kernels.reference", "jaxspec.core.config")
     assert not forbidden("jaxspec.round.loop", "jaxspec.drafters.registry")
     assert not forbidden("jaxspec.drafters.dflash.drafter", "jaxspec.targets.layers")
-    assert not forbidden("training.loop", "jaxspec.round.loop")
+    assert not forbidden("training.run.loop", "jaxspec.round.loop")
 
 
 def test_cycles_are_found():

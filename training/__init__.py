@@ -2,9 +2,9 @@
 
 They are imported as `jaxspec.training`. `jaxspec regenerate` and `jaxspec train` run two of them;
 all modules with a `main` run as `python -m jaxspec.training.<module> --help`, in this order:
-`tokenizer`, `train_target`, `export`, `regenerate`, `train_drafter`. They share `loop` (steps,
-checkpoints, exact resumption), `sharding` and `optimizer`, and `drafters` has a place for each
-drafter. They need the `train` extra.
+`tokenizer`, `train_target`, `export`, `regenerate`, `train_drafter`. They share `run` (steps,
+checkpoints, exact resumption, devices, optimizers), `data` and `loss`, and `drafters` has a place
+for each drafter. They need the `train` extra.
 """
 
 from jaxspec.core.runtime.distribution import TRAIN, require

@@ -12,11 +12,11 @@ from jaxspec.targets.transformer import Transformer
 from jaxspec.zoo.checkpoint import default_dtype
 from jaxspec.zoo.places import resolve_model
 
+from .data.packing import PackedRows
+from .data.pipeline import load_packed_rows
 from .drafters import named
-from .first_weights import make_first_weights, split_frozen
-from .optimizer import make_optimizer
-from .packing import PackedRows
-from .pipeline import load_packed_rows
+from .drafters.first_weights import make_first_weights, split_frozen
+from .run.optimizer import make_optimizer
 
 
 def count_bytes(tree) -> int:

@@ -19,9 +19,9 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params, Spec
 from jaxspec.zoo.checkpoint import save, save_drafter
 
-from .checkpoints import CheckpointError, Checkpoints
-from .command import one_line_errors
-from .data import load_bpe_tokenizer
+from .data.documents import load_bpe_tokenizer
+from .run.checkpoints import CheckpointError, Checkpoints
+from .run.command import one_line_errors
 from .tokenizer import EOS
 
 

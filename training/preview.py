@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from .chat import make_format
-from .command import one_line_errors
-from .data import DataError
-from .encode import encode
-from .packing import cut_sample
-from .pipeline import DataOptions
-from .samples import Sample, read_records
+from .data.chat import make_format
+from .data.documents import DataError
+from .data.encode import encode
+from .data.packing import cut_sample
+from .data.pipeline import DataOptions
+from .data.samples import Sample, read_records
+from .run.command import one_line_errors
 
 _COLOUR, _MARKS = ("\x1b[32m", "\x1b[0m"), ("[[", "]]")
 
@@ -71,7 +71,7 @@ def show_samples(options: DataOptions, tokenizer: str, limit: int | None) -> Non
     """Print the first `limit` records of the files.
 
     Args:
-      options: see `training.pipeline.DataOptions`.
+      options: see `training.data.pipeline.DataOptions`.
       tokenizer: a model's name, directory or hub id.
       limit: number of records; None for all.
     """

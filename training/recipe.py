@@ -7,8 +7,8 @@ import hashlib
 import json
 from pathlib import Path
 
+from .data.packing import PackedRows
 from .drafters import named
-from .packing import PackedRows
 
 # Options that older runs do not have.
 _LATER = (

@@ -5,7 +5,7 @@
         --domains math 0.4 code 0.3 prose 0.3 --temperatures 0 0 0.7 1
 
 The output is JSON Lines: the settings, then one record per prompt with text, tokens and
-`prompt_length`, which `training.samples` reads. Run the same command again to continue after an
+`prompt_length`, which `training.data.samples` reads. Run the same command again to continue after an
 interruption, or with a larger `--limit` to add prompts.
 """
 
@@ -27,11 +27,11 @@ import jaxspec
 from jaxspec.core.params import Params
 from jaxspec.io.text.json_records import SETTINGS
 
-from .chat import ChatFormat, make_format
-from .command import one_line_errors
-from .data import DataError
-from .prompts import PromptToAnswer, find_unfinished, make_prompts
-from .samples import read_records
+from .data.chat import ChatFormat, make_format
+from .data.documents import DataError
+from .data.prompts import PromptToAnswer, find_unfinished, make_prompts
+from .data.samples import read_records
+from .run.command import one_line_errors
 
 
 @dataclasses.dataclass
@@ -40,8 +40,8 @@ class RegenerateOptions:
 
     Attributes:
       target: the model that answers: `mini`, a directory or a hub id.
-      prompts: file of prompts, conversations or texts in the forms of `training.samples`, see
-        `training.prompts.make_prompts`.
+      prompts: file of prompts, conversations or texts in the forms of `training.data.samples`, see
+        `training.data.prompts.make_prompts`.
       out: .jsonl file to write or to continue.
       temperature: sampling temperature; 0 decodes greedily.
       temperatures: several temperatures, cycled over the prompts, instead of `temperature`.
@@ -56,7 +56,7 @@ class RegenerateOptions:
       chat_template: file with a Jinja template, instead of the tokenizer's own.
       enable_thinking: for templates that know it (Qwen3).
       raw_prompts: treat prompts as plain text, not as a user's message.
-      roles: see `training.pipeline.DataOptions`.
+      roles: see `training.data.pipeline.DataOptions`.
       batch: number of prompts answered together.
       method: `ar`, or a drafter's name, which changes the speed and not the text.
       drafter: hub id or directory of that drafter, if it does not ship with the target.

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from pathlib import Path
 
-from .metrics import read_metrics
+from .run.metrics import read_metrics
 
 ACCEPTANCE = ("tau", "accept")
 PER_POSITION = re.compile(r"^accuracy\D*(\d+)$")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from jaxspec.io.files.atomic import staging
 
-from .command import one_line_errors
-from .data import read_documents
+from .data.documents import read_documents
+from .run.command import one_line_errors
 
 EOS, IM_START, IM_END, MASK = "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>"
 SPECIAL = (EOS, IM_START, IM_END, MASK)

@@ -27,27 +27,27 @@ from jaxspec.io.files.atomic import staging
 from jaxspec.io.weights.training_cost import write_training_cost
 
 from .acceptance import EvalOptions, make_evaluate
-from .command import one_line_errors
-from .draft_vocab import make_draft_vocabulary
-from .drafter_loss import LossOptions
+from .data.draft_vocab import make_draft_vocabulary
+from .data.packing import PackedRows
+from .data.pipeline import AnchorBatches, DataOptions, load_packed_rows
 from .drafters import TrainingRecord, list_presets, make_options, named
-from .dry_run import describe_run
-from .export import export_drafter
-from .feature_cache import with_cached_states
-from .first_weights import (
+from .drafters.first_weights import (
     join_frozen,
     make_first_weights,
     read_first_weights,
     split_frozen,
 )
-from .loop import LoopOptions, fit
-from .model_options import ModelOptions
-from .optimizer import OptimizerOptions, make_optimizer
-from .packing import PackedRows
-from .pipeline import AnchorBatches, DataOptions, load_packed_rows
+from .drafters.model_options import ModelOptions
+from .dry_run import describe_run
+from .export import export_drafter
+from .loss.feature_cache import with_cached_states
+from .loss.objective import LossOptions
 from .preview import show_samples
 from .recipe import describe_recipe
 from .report import Card, make_model_card, measure_training_cost, plot_run
+from .run.command import one_line_errors
+from .run.loop import LoopOptions, fit
+from .run.optimizer import OptimizerOptions, make_optimizer
 
 PROGRAM = "jaxspec train"
 
@@ -57,16 +57,16 @@ class DrafterOptions:
     """Options of the drafter recipe.
 
     Attributes:
-      data: see `training.pipeline.DataOptions`.
+      data: see `training.data.pipeline.DataOptions`.
       out: folder for the trained drafter: config.json, model.safetensors, training.json,
         training.png and README.md.
-      loop: see `training.loop.LoopOptions`.
+      loop: see `training.run.loop.LoopOptions`.
       target: `mini`, a directory or a hub id.
-      model: see `training.model_options.ModelOptions`.
-      loss: see `training.drafter_loss.LossOptions`.
+      model: see `training.drafters.model_options.ModelOptions`.
+      loss: see `training.loss.objective.LossOptions`.
       method: options of single drafters, by group, see `training.drafters.TrainingRecord`. Only
         those of the drafter that is trained are read.
-      optimizer: see `training.optimizer.OptimizerOptions`.
+      optimizer: see `training.run.optimizer.OptimizerOptions`.
       eval: see `training.acceptance.EvalOptions`.
       batch: number of rows in a batch.
       anchors: number of anchors per row, drawn anew every time that it is read.

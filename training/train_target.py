@@ -21,16 +21,16 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.core.runtime.processes import connect
 from jaxspec.targets.transformer import Transformer
 
-from .command import one_line_errors
-from .data import (
+from .data.documents import (
     MixedBatches,
     cut_windows,
     load_bpe_tokenizer,
     make_token_stream,
     read_documents,
 )
-from .loop import LoopOptions, fit
-from .optimizer import OptimizerOptions, make_optimizer, zero_residual
+from .run.command import one_line_errors
+from .run.loop import LoopOptions, fit
+from .run.optimizer import OptimizerOptions, make_optimizer, zero_residual
 from .tokenizer import EOS
 
 
@@ -42,12 +42,12 @@ class TargetOptions:
       data: JSON Lines of {"domain", "text"} to train on.
       heldout: JSON Lines of {"domain", "text"} to evaluate on.
       tokenizer: folder with tokenizer.json.
-      loop: see `training.loop.LoopOptions`.
+      loop: see `training.run.loop.LoopOptions`.
       rows: number of windows of each domain in a batch.
       length: tokens predicted per window. Three of four steps split each window into two halves,
         which is cheaper.
       hidden_size ... rope_theta: the target's size, see `jaxspec.core.config.TargetConfig`.
-      optimizer: see `training.optimizer.OptimizerOptions`.
+      optimizer: see `training.run.optimizer.OptimizerOptions`.
       seed: seed of the initial weights and the data order.
     """
 

@@ -17,12 +17,12 @@ import numpy as np
 
 from jaxspec.core.runtime.near_miss import choose_one
 from jaxspec.io.files.atomic import write_text
-from training.command import one_line_errors
 from training.policies.blockpilot import constants
 from training.policies.blockpilot_data import best_of, labels_of
 from training.policies.blockpilot_fit import fit_predictor, inputs, predicted, shuffled
 from training.policies.blockpilot_problem import BlockPilotOptions, BlockPilotProblem, load_problem
 from training.policies.blockpilot_report import FIXED, BlockChoice, difference, lines_of, report
+from training.run.command import one_line_errors
 
 # Options of each variant of the network's input and objective; the first is the paper's.
 VARIANTS = {

@@ -25,9 +25,9 @@ from jaxspec.call.text.token_ids import to_ids
 from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.learned.ltd_features import pool_size
-from training.command import one_line_errors
 from training.rl.options import TextOptions, decode_options, sees_pool
 from training.rl.record import record_texts
+from training.run.command import one_line_errors
 
 # Smallest share of rounds that must agree with the record.
 ENOUGH = 0.99

@@ -27,10 +27,10 @@ from jaxspec.costs.files import load_costs
 from jaxspec.io.files.atomic import write_text
 from jaxspec.policies.learned.regression import Regression
 from jaxspec.policies.store import load_about, load_policy
-from training.command import one_line_errors
 from training.policies.expected import choose_expected_sizes
 from training.replay.records import Record, load_record, split_records
 from training.rl import replay
+from training.run.command import one_line_errors
 
 
 @dataclasses.dataclass

@@ -25,9 +25,9 @@ from jaxspec.policies.baselines.random_actions import make_random
 from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.store import load_about, load_policy, save_policy
-from training.command import one_line_errors
 from training.replay.records import Record, load_record, split_records
 from training.rl import replay
+from training.run.command import one_line_errors
 
 
 @dataclasses.dataclass

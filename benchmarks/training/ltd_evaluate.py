@@ -22,9 +22,9 @@ from jaxspec.costs.files import load_costs
 from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.io.files.atomic import write_text
 from jaxspec.policies.store import load_policy
-from training.command import one_line_errors
 from training.replay.records import Record, load_record, split_records
 from training.rl import replay
+from training.run.command import one_line_errors
 
 
 @dataclasses.dataclass

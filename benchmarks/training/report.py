@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.training.pairs import paired_tables
 from benchmarks.training.recipes import COMPARISONS
 from jaxspec.io.files.atomic import write_text
-from training.metrics import read_metrics
+from training.run.metrics import read_metrics
 
 
 def write_report(out: Path, name: str, scale: str, sizes: dict, results: Sequence[dict]) -> None:

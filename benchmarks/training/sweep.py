@@ -38,16 +38,16 @@ from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.io.files.atomic import write_text
 from jaxspec.io.text.tokenizer import load_tokenizer
 from training.acceptance import EvalOptions, count_rounds, pool_rounds
-from training.command import check_made_with, one_line_errors
-from training.drafter_loss import LossOptions
+from training.data.pipeline import DataOptions
 from training.drafters import list_presets, make_options
-from training.loop import LoopOptions
-from training.metrics import read_metrics
-from training.model_options import ModelOptions
-from training.optimizer import OptimizerOptions
-from training.pipeline import DataOptions
-from training.presets import SCORING
+from training.drafters.model_options import ModelOptions
+from training.drafters.presets import SCORING
+from training.loss.objective import LossOptions
 from training.regenerate import RegenerateOptions, regenerate
+from training.run.command import check_made_with, one_line_errors
+from training.run.loop import LoopOptions
+from training.run.metrics import read_metrics
+from training.run.optimizer import OptimizerOptions
 from training.train_drafter import DrafterOptions, train_drafter
 
 

@@ -23,7 +23,7 @@ from jaxspec.round.plan import drafter_forwards, make_plan
 from jaxspec.targets.transformer import Transformer
 from training.drafters import named
 from training.drafters import records as trained_records
-from training.model_options import ModelOptions
+from training.drafters.model_options import ModelOptions
 
 SIZES = dict(hidden_size=16, num_layers=3, num_heads=2, num_kv_heads=1, head_dim=8, ffn_size=16)
 # So few tokens that some drafts of random weights are right.

@@ -26,7 +26,7 @@ from jaxspec.targets.transformer import Transformer
 from jaxspec.zoo.inspect import describe_checkpoint
 from training import drafters as trained
 from training.dry_run import describe_run
-from training.metrics import read_metrics
+from training.run.metrics import read_metrics
 from training.train_drafter import parse_options, train_drafter
 
 VOCAB, PROMPTS, NEW = 16, [[4, 9, 2, 14], [7]], 12

@@ -10,7 +10,7 @@ import jaxspec
 from jaxspec.builders import list_names
 from jaxspec.drafters import record_of, records
 from training.drafters import records as trained_records
-from training.model_options import ModelOptions
+from training.drafters.model_options import ModelOptions
 
 ROOT = Path(__file__).parents[2]
 DRAFTERS = ROOT / "jaxspec" / "drafters"

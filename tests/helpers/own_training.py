@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from own_drafter import BigramConfig
 
 from training.drafters import TrainingRecord
-from training.losses import cross_entropy
-from training.presets import DrafterPreset
+from training.drafters.presets import DrafterPreset
+from training.loss.terms import cross_entropy
 
 
 @dataclasses.dataclass

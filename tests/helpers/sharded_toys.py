@@ -11,7 +11,7 @@ from jaxspec.core.config import MoEConfig, TargetConfig
 from jaxspec.core.params import Params, Spec
 from jaxspec.targets.transformer import Transformer
 from training.drafters import named
-from training.model_options import ModelOptions
+from training.drafters.model_options import ModelOptions
 
 SIZES = dict(hidden_size=16, num_layers=2, num_heads=8, head_dim=4, ffn_size=16, max_positions=256)
 # Of two kv heads, 4 and 8 devices have copies.

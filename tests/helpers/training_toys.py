@@ -5,11 +5,11 @@ import gzip
 import json
 from pathlib import Path
 
-from training.loop import LoopOptions
-from training.model_options import ModelOptions
-from training.optimizer import OptimizerOptions
-from training.pipeline import DataOptions
+from training.data.pipeline import DataOptions
+from training.drafters.model_options import ModelOptions
 from training.regenerate import RegenerateOptions
+from training.run.loop import LoopOptions
+from training.run.optimizer import OptimizerOptions
 from training.tokenizer import TokenizerOptions
 from training.train_drafter import DrafterOptions
 from training.train_target import TargetOptions

@@ -27,8 +27,8 @@ from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.store import load_policy, save_policy
 from jaxspec.zoo.convert import convert
 from jaxspec.zoo.places import lay_out_gguf
-from training.checkpoints import CheckpointError, Checkpoints
 from training.replay.records import Record, save_record
+from training.run.checkpoints import CheckpointError, Checkpoints
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

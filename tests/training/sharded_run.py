@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.core.runtime.processes import HostOptions, connect
-from training.loop import LoopOptions, fit
-from training.optimizer import OptimizerOptions, make_optimizer
+from training.run.loop import LoopOptions, fit
+from training.run.optimizer import OptimizerOptions, make_optimizer
 
 WIDTH, WORDS, ROWS = 32, 48, 32
 

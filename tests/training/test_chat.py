@@ -10,12 +10,12 @@ from tokenizers import processors
 from transformers import AutoTokenizer
 
 from jaxspec.io.hub import ZOO
-from training.chat import encode_messages, make_format
-from training.data import DataError
-from training.encode import encode, span_mask
-from training.pipeline import DataOptions
+from training.data.chat import encode_messages, make_format
+from training.data.documents import DataError
+from training.data.encode import encode, span_mask
+from training.data.pipeline import DataOptions
+from training.data.samples import DataRecord, Sample
 from training.preview import format_sample
-from training.samples import DataRecord, Sample
 
 TEMPLATES = Path(__file__).parent / "templates"
 CHAT = [
@@ -164,7 +164,7 @@ def test_answers_that_call_tools_are_learnt(tokenizer, tmp_path):
 def test_training_says_nothing_of_pytorch():
     """transformers advises to install it wherever it is imported first."""
     clean = {name: value for name, value in os.environ.items() if "ADVISORY" not in name}
-    code = "from training.chat import make_format; make_format('mini')"
+    code = "from training.data.chat import make_format; make_format('mini')"
     done = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True)
     assert done.returncode == 0 and "PyTorch" not in done.stderr + done.stdout, done.stderr
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from training.checkpoints import CheckpointError, Checkpoints
+from training.run.checkpoints import CheckpointError, Checkpoints
 
 # Orbax abandons its other reads when one of several fails; they complain whenever they are
 # collected.

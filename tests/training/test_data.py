@@ -3,7 +3,7 @@ import gzip
 import numpy as np
 import pytest
 
-from training.data import DataError, MixedBatches, cut_windows, read_documents
+from training.data.documents import DataError, MixedBatches, cut_windows, read_documents
 from training.train_target import mix_lengths
 
 

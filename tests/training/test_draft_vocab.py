@@ -19,23 +19,23 @@ from jaxspec.io.files.safetensors_files import read_json
 from jaxspec.targets.transformer import Transformer
 from training import train_drafter
 from training.acceptance import EvalOptions
-from training.draft_vocab import (
+from training.data.draft_vocab import (
     find_frequent_ids,
     find_slots,
     make_draft_vocabulary,
     measure_coverage,
 )
-from training.drafter_loss import LossOptions, make_per_row
+from training.data.packing import PackedRows
+from training.data.pipeline import DataOptions
 from training.drafters.dflash.loss import make_block_loss
 from training.drafters.dflash.model import init_block_drafter, make_block_config
+from training.drafters.model_options import ModelOptions
 from training.dry_run import describe_run
 from training.export import export_drafter
-from training.loop import LoopOptions
-from training.metrics import read_metrics
-from training.model_options import ModelOptions
-from training.optimizer import OptimizerOptions
-from training.packing import PackedRows
-from training.pipeline import DataOptions
+from training.loss.objective import LossOptions, make_per_row
+from training.run.loop import LoopOptions
+from training.run.metrics import read_metrics
+from training.run.optimizer import OptimizerOptions
 
 VOCAB, EOS = 40, 38
 SIZES = dict(hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, ffn_size=16)

@@ -13,10 +13,10 @@ from golden_data import arrays, golden, target_of
 from slow_cases import slow_except
 
 import jaxspec
-from training.drafter_loss import LossOptions
 from training.drafters.dflash.forward import block_hidden
 from training.drafters.dflash.loss import make_block_loss
-from training.losses import compute_slot_weights
+from training.loss.objective import LossOptions
+from training.loss.terms import compute_slot_weights
 
 
 class Case:

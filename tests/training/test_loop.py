@@ -14,11 +14,11 @@ import numpy as np
 import optax
 import pytest
 
-from training.checkpoints import TrainingError
-from training.loop import LoopOptions, fit
-from training.metrics import count_tokens
-from training.optimizer import OptimizerOptions, make_optimizer
-from training.stopping import catch_stop
+from training.run.checkpoints import TrainingError
+from training.run.loop import LoopOptions, fit
+from training.run.metrics import count_tokens
+from training.run.optimizer import OptimizerOptions, make_optimizer
+from training.run.stopping import catch_stop
 
 
 class Killed(Exception):

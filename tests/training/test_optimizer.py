@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from training.optimizer import OptimizerOptions, find_matrix_axes, make_optimizer, zero_residual
+from training.run.optimizer import OptimizerOptions, find_matrix_axes, make_optimizer, zero_residual
 
 PARAMS = {
     "embedding": jnp.ones((4, 2)),

@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.data import DataError
-from training.packing import cut_sample, first_fit, pack_rows
-from training.samples import Sample
+from training.data.documents import DataError
+from training.data.packing import cut_sample, first_fit, pack_rows
+from training.data.samples import Sample
 
 
 def sample(size, prompt=0, first=0):

@@ -3,10 +3,10 @@ import json
 import numpy as np
 import pytest
 
-from training.data import DataError
-from training.packing import pack_rows
-from training.pipeline import AnchorBatches, DataOptions, balance, load_packed_rows
-from training.samples import Sample
+from training.data.documents import DataError
+from training.data.packing import pack_rows
+from training.data.pipeline import AnchorBatches, DataOptions, balance, load_packed_rows
+from training.data.samples import Sample
 
 
 def sample(size, prompt=0, domain=None):

@@ -13,13 +13,13 @@ import jaxspec
 from jaxspec.zoo.checkpoint import training_costs
 from training import export, regenerate, tokenizer, train_drafter, train_target
 from training.acceptance import EvalOptions
-from training.data import DataError
+from training.data.documents import DataError
+from training.data.pipeline import AnchorBatches, DataOptions, load_packed_rows
 from training.drafters import list_presets
 from training.dry_run import describe_run
-from training.feature_cache import with_cached_states
-from training.metrics import read_metrics
-from training.pipeline import AnchorBatches, DataOptions, load_packed_rows
-from training.teacher import compute_teacher_states
+from training.loss.feature_cache import with_cached_states
+from training.loss.teacher import compute_teacher_states
+from training.run.metrics import read_metrics
 
 
 @pytest.fixture(scope="module")

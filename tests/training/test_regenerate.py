@@ -7,12 +7,12 @@ import jaxspec
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params, Spec
 from jaxspec.io.hub import ZOO
-from training.chat import make_format
-from training.data import DataError
-from training.encode import encode
-from training.prompts import PromptToAnswer, group_prompts, make_prompts
+from training.data.chat import make_format
+from training.data.documents import DataError
+from training.data.encode import encode
+from training.data.prompts import PromptToAnswer, group_prompts, make_prompts
+from training.data.samples import DataRecord, read_records
 from training.regenerate import RegenerateOptions, regenerate
-from training.samples import DataRecord, read_records
 from training.train_target import init_target
 
 SIZES = {

@@ -4,10 +4,10 @@ import json
 import pytest
 import tyro
 
-from training.data import DataError, read_documents
-from training.pipeline import DataOptions, load_samples
+from training.data.documents import DataError, read_documents
+from training.data.pipeline import DataOptions, load_samples
+from training.data.samples import read_records
 from training.regenerate import RegenerateOptions
-from training.samples import read_records
 
 
 def write(path, *records):

@@ -15,7 +15,7 @@ import pytest
 from slow_cases import slow_except
 
 from jaxspec.core.runtime.processes import HostOptions, connect
-from training import sharding
+from training.run import sharding
 
 SCRIPT = Path(__file__).with_name("sharded_run.py")
 ROOT = SCRIPT.parents[2]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from training.splits import mark_held_out, number_places
+from training.data.splits import mark_held_out, number_places
 
 
 def test_prompts_count_within_their_domain():

@@ -17,7 +17,7 @@ import pytest
 import training_toys as toys
 
 from training import tokenizer
-from training.checkpoints import Checkpoints
+from training.run.checkpoints import Checkpoints
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 60

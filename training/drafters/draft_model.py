@@ -12,11 +12,11 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.draft_model.config import SmallModelConfig
 from jaxspec.targets.transformer import Transformer
 
-from ..drafter_loss import LossOptions, get_target_states
-from ..model_options import ModelOptions, check_sizes
-from ..presets import make_mini_head_preset
-from ..slot_losses import check_options, compute_weights, make_slot_losses, sum_losses
-from ..teacher import make_segment_mask
+from ..loss.objective import LossOptions, get_target_states
+from ..loss.slot_losses import check_options, compute_weights, make_slot_losses, sum_losses
+from ..loss.teacher import make_segment_mask
+from .model_options import ModelOptions, check_sizes
+from .presets import make_mini_head_preset
 from .record import TrainingRecord
 
 

@@ -3,7 +3,9 @@
 import dataclasses
 import functools
 
-from ..presets import (
+from .dflash import DFLASH
+from .dflash.model import make_block_config
+from .presets import (
     LLAMA31_8B,
     LLAMA31_LAYERS,
     LLAMA31_MASK,
@@ -13,8 +15,6 @@ from ..presets import (
     make_mini_preset,
     make_smollm2_preset,
 )
-from .dflash import DFLASH
-from .dflash.model import make_block_config
 
 JETSPEC = dataclasses.replace(
     DFLASH,

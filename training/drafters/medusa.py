@@ -17,11 +17,11 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.medusa.config import MedusaConfig
 from jaxspec.drafters.medusa.network import Medusa
 
-from ..drafter_loss import LossOptions, get_target_states
-from ..losses import gather
-from ..model_options import ModelOptions, check_sizes
-from ..presets import make_mini_head_preset
-from ..slot_losses import check_options, compute_weights, make_slot_losses, sum_losses
+from ..loss.objective import LossOptions, get_target_states
+from ..loss.slot_losses import check_options, compute_weights, make_slot_losses, sum_losses
+from ..loss.terms import gather
+from .model_options import ModelOptions, check_sizes
+from .presets import make_mini_head_preset
 from .record import TrainingRecord
 
 

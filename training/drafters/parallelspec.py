@@ -20,18 +20,18 @@ from jaxspec.core.state import KVCache
 from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
 from jaxspec.drafters.parallelspec.network import ParallelSpec
 
-from ..drafter_loss import LossOptions, get_target_states
-from ..losses import gather
-from ..model_options import ModelOptions
-from ..presets import make_mini_head_preset
-from ..slot_losses import (
+from ..loss.objective import LossOptions, get_target_states
+from ..loss.slot_losses import (
     check_options,
     compute_weights,
     make_slot_losses,
     map_anchors,
     sum_losses,
 )
+from ..loss.terms import gather
 from .eagle3.model import make_wide_config
+from .model_options import ModelOptions
+from .presets import make_mini_head_preset
 from .record import TrainingRecord
 
 

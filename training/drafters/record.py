@@ -8,10 +8,10 @@ from typing import Any
 
 from jaxspec.core.config import TargetConfig
 
-from ..drafter_loss import LossOptions
-from ..model_options import ModelOptions
-from ..optimizer import zero_residual
-from ..presets import DrafterPreset
+from ..loss.objective import LossOptions
+from ..run.optimizer import zero_residual
+from .model_options import ModelOptions
+from .presets import DrafterPreset
 
 
 def _nothing(own: Any) -> tuple[str, ...]:
@@ -54,7 +54,7 @@ class TrainingRecord:
       config: (ModelOptions, TargetConfig, folder of the tokenizer or None) -> its config.
       init: (config, seed, head [E, D] at which its output projection may start) -> float32
         variables.
-      loss: (config, TargetConfig, LossOptions, own options) -> the loss, see `training.loop.fit`.
+      loss: (config, TargetConfig, LossOptions, own options) -> the loss, see `training.run.loop.fit`.
       options: dataclass of its own options; None: it has none.
       group: their name on the command line, `--method.GROUP.*`; None: the drafter's name.
       presets: its recipes by name.
@@ -64,7 +64,7 @@ class TrainingRecord:
       backbone: see `Backbone`; None: only a whole drafter can be trained further.
       frozen: own options -> names of submodules that are not trained.
       after_prompt: own options -> whether no anchor is the last token of a prompt, see
-        `training.pipeline.find_anchors`.
+        `training.data.pipeline.find_anchors`.
       change_batches: (batches, own options) -> batches, for a loss that changes from step to step.
       zero_residual: variables -> variables of which every layer is the identity.
       outputs: submodules whose kernels give logits; Muon leaves them to AdamW.

@@ -6,7 +6,6 @@ from typing import Any
 
 from jaxspec.core.runtime.near_miss import choose_one
 
-from ..presets import DrafterPreset
 from .dflash import DFLASH
 from .draft_model import SMALL_MODEL
 from .dspark import DSPARK
@@ -15,6 +14,7 @@ from .falcon import FALCON
 from .jetspec import JETSPEC
 from .medusa import MEDUSA
 from .parallelspec import PARALLELSPEC
+from .presets import DrafterPreset
 from .record import TrainingRecord
 from .specblock import SPECBLOCK
 

@@ -29,7 +29,7 @@ from jaxspec.costs.round_costs import RoundCosts, make_costs
 from jaxspec.policies.learned.blockpilot import Predictor, init_blockpilot, make_blockpilot
 from jaxspec.policies.protocol import Observation, Policy
 
-from ..command import one_line_errors
+from ..run.command import one_line_errors
 from .block_replay import decode_settings
 
 # Predictions per sample, and number of samples.

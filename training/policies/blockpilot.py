@@ -24,7 +24,7 @@ from jaxspec.policies.learned.blockpilot import Predictor, make_blockpilot
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.store import save_policy
 
-from ..command import one_line_errors
+from ..run.command import one_line_errors
 from .block_costs import policy_widths
 from .blockpilot_data import best_of, labels_of
 from .blockpilot_fit import choices_of, fit_predictor, inputs, predicted, shuffled

@@ -27,7 +27,7 @@ from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.targets.transformer import Transformer
 
-from ..splits import number_places
+from ..data.splits import number_places
 from .block_replay import committed_rounds
 
 # Of every five prompts of a domain, the fourth is for validation and the fifth for the test.

@@ -37,9 +37,9 @@ from jaxspec.policies.learned.networks import silu_head
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.store import save_policy
 
-from ..command import one_line_errors
-from ..loop import LoopOptions, fit
-from ..splits import HELD_OUT, mark_held_out
+from ..data.splits import HELD_OUT, mark_held_out
+from ..run.command import one_line_errors
+from ..run.loop import LoopOptions, fit
 from .labels import Labels, collect, load_labels, save_labels
 
 RULES = ("disco", "specdec_plus", "c2t", "c2t-ltd")
@@ -131,7 +131,7 @@ def make_examples(rule: str, labels: Labels) -> Examples:
 
 
 def split_examples(data: Examples, domains: Sequence[str]) -> tuple[Examples, Examples]:
-    """Split examples by prompt into (training, held out), see `training.splits.mark_held_out`.
+    """Split examples by prompt into (training, held out), see `training.data.splits.mark_held_out`.
 
     Args:
       data: the examples.

@@ -33,8 +33,8 @@ from jaxspec.policies.learned.regression import (
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.store import save_policy
 
-from ..command import one_line_errors
 from ..replay.records import Record, load_record, split_records
+from ..run.command import one_line_errors
 
 
 @dataclasses.dataclass

@@ -26,7 +26,7 @@ from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.store import save_policy
 
-from ..command import one_line_errors
+from ..run.command import one_line_errors
 
 
 @dataclasses.dataclass

@@ -26,7 +26,7 @@ from jaxspec.core.params import Params
 from jaxspec.io.files.atomic import replacing
 from jaxspec.policies.protocol import Acts, Functions, Observation, Policy, PolicyConfig, keep_state
 
-from ..command import check_made_with
+from ..run.command import check_made_with
 
 NEEDS = frozenset({"entropy", "top", "hidden"})
 # Name of the settings in a file of labels.

@@ -49,8 +49,8 @@ from jaxspec.policies.rules.svip import make_svip
 from jaxspec.policies.stopping import replace_threshold
 from jaxspec.policies.store import load_policy, save_policy
 
-from ..command import one_line_errors
-from ..splits import HELD_OUT, mark_held_out
+from ..data.splits import HELD_OUT, mark_held_out
+from ..run.command import one_line_errors
 
 # Thresholds range from one at which the rule always stops to one at which it hardly ever stops.
 THRESHOLDS = {

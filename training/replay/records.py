@@ -16,7 +16,7 @@ import numpy as np
 from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.io.files.atomic import replacing
 
-from ..splits import HELD_OUT, mark_held_out
+from ..data.splits import HELD_OUT, mark_held_out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Record:
 
 
 def split_records(record: Record, every: int = HELD_OUT) -> tuple[Record, Record]:
-    """Split a record by prompt into (training, validation), see `training.splits.mark_held_out`.
+    """Split a record by prompt into (training, validation), see `training.data.splits.mark_held_out`.
 
     Args:
       record: to split.

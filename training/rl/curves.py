@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..metrics import read_metrics
+from ..run.metrics import read_metrics
 
 
 def plot_stages(run: Path, stages: Sequence[str], results: dict[str, dict[str, float]]) -> None:

@@ -28,10 +28,10 @@ from jaxspec.io.fingerprint import fingerprint
 from jaxspec.policies.learned.ltd import make_ltd
 from jaxspec.policies.store import save_policy
 
-from ..checkpoints import Checkpoints
-from ..command import one_line_errors
-from ..metrics import RunLog
 from ..replay.records import load_record
+from ..run.checkpoints import Checkpoints
+from ..run.command import one_line_errors
+from ..run.metrics import RunLog
 from . import replay
 from .curves import plot_stages
 from .live import load_texts, make_live

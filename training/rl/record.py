@@ -33,9 +33,9 @@ from jaxspec.round.plan import make_plan
 from jaxspec.round.quick_jit import quick_jit
 from jaxspec.round.verify import verify
 
-from ..command import one_line_errors
 from ..replay.committed import committed_of_pool, committed_of_tree
 from ..replay.records import Record, save_record
+from ..run.command import one_line_errors
 from .options import TextOptions, builder_of, decode_options, sees_pool
 
 # Positions recorded by one device call.

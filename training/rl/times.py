@@ -17,7 +17,7 @@ from jaxspec.bench.calibrate_steps import calibrate_steps
 from jaxspec.costs.files import save_costs
 from jaxspec.costs.round_costs import RoundCosts
 
-from ..command import one_line_errors
+from ..run.command import one_line_errors
 from .options import RoundOptions, decode_options
 
 

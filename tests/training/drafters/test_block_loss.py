@@ -9,14 +9,14 @@ import pytest
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.targets.transformer import Transformer
-from training.drafter_loss import LossOptions
 from training.drafters.dflash.forward import block_hidden
 from training.drafters.dflash.loss import make_block_loss
 from training.drafters.dflash.model import init_block_drafter, make_block_config
-from training.losses import compute_slot_weights
-from training.model_options import ModelOptions
-from training.teacher import compute_teacher_states, make_segment_mask
-from training.tiles import map_tiled_rows
+from training.drafters.model_options import ModelOptions
+from training.loss.objective import LossOptions
+from training.loss.teacher import compute_teacher_states, make_segment_mask
+from training.loss.terms import compute_slot_weights
+from training.loss.tiles import map_tiled_rows
 
 SIZES = dict(hidden_size=16, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=8, ffn_size=16)
 TARGET = TargetConfig(**SIZES, vocab_size=37, tie_embeddings=True)

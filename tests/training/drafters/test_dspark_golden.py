@@ -11,9 +11,9 @@ from golden_data import arrays, golden
 from slow_cases import slow_except
 
 import jaxspec
-from training.drafter_loss import LossOptions
 from training.drafters.dflash.forward import block_hidden
 from training.drafters.dspark.loss import DSparkOptions, make_dspark_loss
+from training.loss.objective import LossOptions
 
 KINDS = ("vanilla", "gated", "rnn", "dflash")
 LEAVES = {

@@ -11,14 +11,14 @@ from slow_cases import slow_except
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.targets.transformer import Transformer
-from training.draft_vocab import find_slots
-from training.drafter_loss import LossOptions
+from training.data.draft_vocab import find_slots
 from training.drafters.dflash.model import make_block_config
 from training.drafters.dspark import DSPARK
 from training.drafters.dspark.loss import DSparkOptions, make_dspark_loss, make_dspark_row
 from training.drafters.dspark.model import find_backbone, init_dspark, make_dspark_config
-from training.model_options import ModelOptions
-from training.optimizer import find_matrix_axes
+from training.drafters.model_options import ModelOptions
+from training.loss.objective import LossOptions
+from training.run.optimizer import find_matrix_axes
 
 VOCAB = 23
 SIZES = dict(hidden_size=16, num_heads=2, num_kv_heads=1, head_dim=8, ffn_size=16)

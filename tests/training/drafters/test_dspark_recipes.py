@@ -17,16 +17,16 @@ from jaxspec.core.params import Params, Spec
 from jaxspec.targets.transformer import Transformer
 from training import train_drafter
 from training.acceptance import EvalOptions
-from training.checkpoints import Checkpoints
-from training.drafter_loss import LossOptions
+from training.data.pipeline import DataOptions
 from training.drafters.dspark.loss import DSparkOptions, make_dspark_loss
 from training.drafters.dspark.model import init_dspark, make_dspark_config
+from training.drafters.model_options import ModelOptions
 from training.dry_run import describe_run
-from training.loop import LoopOptions
-from training.metrics import read_metrics
-from training.model_options import ModelOptions
-from training.optimizer import OptimizerOptions
-from training.pipeline import DataOptions
+from training.loss.objective import LossOptions
+from training.run.checkpoints import Checkpoints
+from training.run.loop import LoopOptions
+from training.run.metrics import read_metrics
+from training.run.optimizer import OptimizerOptions
 
 VOCAB = 40
 SIZES = dict(hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, ffn_size=16)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from golden_data import arrays
 
+from training.data.pipeline import find_anchors
 from training.drafters.dspark.slot_losses import (
     accept_rate,
     compute_block_weights,
@@ -14,7 +15,6 @@ from training.drafters.dspark.slot_losses import (
     gather_block_tokens,
     sum_accept_length,
 )
-from training.pipeline import find_anchors
 
 
 @pytest.fixture(scope="module")

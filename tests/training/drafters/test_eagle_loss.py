@@ -14,10 +14,10 @@ from jaxspec.drafters.eagle3 import hf_config as eagle_config
 from jaxspec.drafters.eagle3.network import EagleDrafter
 from jaxspec.io.files.safetensors_files import read_json
 from jaxspec.targets.transformer import Transformer
-from training.drafter_loss import LossOptions
 from training.drafters.eagle3.loss import chain_hidden, make_chain_losses, make_eagle_loss, totals
 from training.drafters.eagle3.model import init_eagle
-from training.teacher import compute_teacher_states
+from training.loss.objective import LossOptions
+from training.loss.teacher import compute_teacher_states
 
 DATA = arrays("eagle3", "train_ttt.npz")
 STEPS, DECAY = len(DATA["plosses"]), 0.8

@@ -12,8 +12,8 @@ from jaxspec.drafters.medusa import hf_config as medusa_config
 from jaxspec.drafters.medusa.drafter import make_medusa_drafter
 from jaxspec.drafters.medusa.network import Medusa
 from jaxspec.io.files.safetensors_files import read_json
-from training.drafter_loss import LossOptions
 from training.drafters.medusa import init_medusa, make_medusa_loss
+from training.loss.objective import LossOptions
 
 
 class Case:

@@ -10,10 +10,10 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.falcon.config import FalconConfig
 from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
 from jaxspec.targets.transformer import Transformer
-from training.drafter_loss import LossOptions
 from training.drafters.falcon.loss import make_falcon_loss
 from training.drafters.falcon.model import init_falcon
 from training.drafters.parallelspec import init_parallelspec, make_parallelspec_loss
+from training.loss.objective import LossOptions
 
 SIZES = dict(hidden_size=16, num_heads=2, num_kv_heads=1, head_dim=8, ffn_size=16)
 TARGET = TargetConfig(**SIZES, num_layers=3, vocab_size=23, tie_embeddings=True)

@@ -16,7 +16,6 @@ from jaxspec.drafters.specblock import files, hf_config
 from jaxspec.io.files.safetensors_files import WeightFiles
 from jaxspec.targets import weights as target_weights
 from jaxspec.targets.families.hf_config import target_config
-from training.drafter_loss import LossOptions
 from training.drafters.specblock.forward import block_outputs, draw_cuts
 from training.drafters.specblock.loss import (
     BlockOptions,
@@ -27,7 +26,8 @@ from training.drafters.specblock.loss import (
 )
 from training.drafters.specblock.model import init_specblock
 from training.drafters.specblock.slots import SlotLosses, keep_top, make_specblock_slot_losses
-from training.teacher import compute_teacher_states
+from training.loss.objective import LossOptions
+from training.loss.teacher import compute_teacher_states
 
 FOLDER = golden("specblock")
 DATA = arrays("specblock", "train_forward.npz")

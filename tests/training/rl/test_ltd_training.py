@@ -15,7 +15,6 @@ import rl_toy as toy
 import jaxspec
 from jaxspec.costs.files import save_costs
 from jaxspec.policies.store import load_policy
-from training.checkpoints import CheckpointError
 from training.replay.records import load_record, save_record
 from training.rl import ltd, problem, replay
 from training.rl.environment import make_depth_environment, make_size_environment
@@ -23,6 +22,7 @@ from training.rl.live import Texts, make_live
 from training.rl.options import TextOptions
 from training.rl.presets import PRESETS
 from training.rl.record import record_texts
+from training.run.checkpoints import CheckpointError
 
 pytestmark = pytest.mark.slow
 

@@ -1,6 +1,6 @@
 """Train DFlash: blocks of tokens at random anchors, each slot of which sees the whole block."""
 
-from ...presets import (
+from ..presets import (
     LLAMA31_8B,
     LLAMA31_LAYERS,
     LLAMA31_MASK,

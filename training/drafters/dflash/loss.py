@@ -14,9 +14,9 @@ import jax.numpy as jnp
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.dflash.config import BlockDrafterConfig
 
-from ...drafter_loss import LossOptions, get_target_states, make_per_row, sum_accuracies
-from ...losses import compute_slot_weights, gather
-from ...tiles import map_tiled_rows
+from ...loss.objective import LossOptions, get_target_states, make_per_row, sum_accuracies
+from ...loss.terms import compute_slot_weights, gather
+from ...loss.tiles import map_tiled_rows
 from .forward import block_hidden
 
 
@@ -25,7 +25,7 @@ def make_block_loss(
 ) -> Callable:
     """Make `loss(params, target, batch) -> {name: (numerator, denominator)}`.
 
-    See `training.loop.fit`.
+    See `training.run.loop.fit`.
 
     Args:
       config: of the drafter.
@@ -35,7 +35,7 @@ def make_block_loss(
       options: see `LossOptions`.
 
     Returns:
-      The loss. `batch` comes from `training.pipeline.AnchorBatches`, with `features` [B, S, F],
+      The loss. `batch` comes from `training.data.pipeline.AnchorBatches`, with `features` [B, S, F],
       `hidden` [B, S, E] and `best` [B, S] of the target if they were cached. Names: `loss`, in nats per slot,
       weighted; `accuracy_k`, the share of slots k whose most probable token is the text's;
       `accept_length`, the tokens that a chain would commit at an anchor, bonus included (blocks

@@ -12,8 +12,8 @@ from jaxspec.drafters.dflash.hf_config import default_feature_layers
 from jaxspec.drafters.dflash.network import BlockDrafter
 from jaxspec.drafters.hf_fields import check_fits
 
-from ...data import load_bpe_tokenizer
-from ...model_options import ModelOptions, check_draft_vocab
+from ...data.documents import load_bpe_tokenizer
+from ..model_options import ModelOptions, check_draft_vocab
 
 MASK_TOKENS = ("<|mask|>", "<mask>", "[MASK]")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ...presets import (
+from ..presets import (
     QWEN3_36_LAYERS,
     QWEN3_MASK,
     DrafterPreset,

@@ -16,17 +16,17 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.dspark.config import DSparkConfig
 from jaxspec.drafters.dspark.network import DSpark, MarkovHead
 
-from ...draft_vocab import find_slots
-from ...drafter_loss import (
+from ...data.draft_vocab import find_slots
+from ...loss.objective import (
     LossOptions,
     draft_logits,
     get_target_states,
     make_teacher_logits,
     sum_accuracies,
 )
-from ...losses import gather
-from ...slot_losses import check_options
-from ...tiles import sum_tiled_rows
+from ...loss.slot_losses import check_options
+from ...loss.terms import gather
+from ...loss.tiles import sum_tiled_rows
 from ..dflash.forward import block_hidden
 from .model import BACKBONE
 from .slot_losses import (
@@ -146,7 +146,7 @@ def _forward(config: DSparkConfig, options: LossOptions, params, target, batch, 
 
 
 def make_dspark_row(target_config: TargetConfig, own: DSparkOptions, reduced: bool) -> Callable:
-    """Make the `per_row` of `training.tiles.sum_tiled_rows`: the weighted losses of slots.
+    """Make the `per_row` of `training.loss.tiles.sum_tiled_rows`: the weighted losses of slots.
 
     Trained is `kernel` [r, D] of the Markov head, or nothing. A slot has `hidden` [E], `latent` [r]
     if there is a head, `label`, `teacher`, `weight` and perhaps `best`. The extras are the losses,

@@ -15,9 +15,9 @@ from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.drafters.dspark.config import DSparkConfig
 from jaxspec.drafters.dspark.network import DSpark
 
-from ...model_options import ModelOptions
-from ...optimizer import zero_residual
+from ...run.optimizer import zero_residual
 from ..dflash.model import init_block_drafter, make_block_config
+from ..model_options import ModelOptions
 
 # The submodule that is DFlash's network.
 BACKBONE = "backbone"

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ...losses import compute_slot_weights, cross_entropy, forward_kl, gather, l1_distance
+from ...loss.terms import compute_slot_weights, cross_entropy, forward_kl, gather, l1_distance
 
 
 class SlotLosses(NamedTuple):
@@ -55,7 +55,7 @@ def confidence_loss(logits: jax.Array, accept: jax.Array) -> jax.Array:
 def compute_block_weights(batch, slots: int, gamma: float | None) -> jax.Array:
     """Compute weights float32 [B, A, slots]: exp(-k / gamma) up to the first slot without a label.
 
-    A slot has a label as in `training.losses.compute_slot_weights`. From the first slot of a block
+    A slot has a label as in `training.loss.terms.compute_slot_weights`. From the first slot of a block
     that has none, all weights are 0.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ...presets import LLAMA31_8B, DrafterPreset, make_mini_head_preset, make_smollm2_preset
+from ..presets import LLAMA31_8B, DrafterPreset, make_mini_head_preset, make_smollm2_preset
 from ..record import TrainingRecord
 from .loss import make_eagle_loss
 from .model import init_eagle, make_eagle_config

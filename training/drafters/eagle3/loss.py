@@ -20,15 +20,15 @@ from jaxspec.drafters.eagle3.config import EagleConfig
 from jaxspec.drafters.eagle3.network import EagleDrafter
 from jaxspec.targets.layers import behind
 
-from ...drafter_loss import LossOptions, get_target_states
-from ...losses import gather
-from ...slot_losses import (
+from ...loss.objective import LossOptions, get_target_states
+from ...loss.slot_losses import (
     check_options,
     compute_weights,
     make_slot_losses,
     map_anchors,
     sum_losses,
 )
+from ...loss.terms import gather
 
 
 def make_eagle_loss(
@@ -82,7 +82,7 @@ def make_chain_losses(
     """Make (params, target, batch) -> (values, right, drafted), [B, A, steps] each.
 
     The results cover every slot, whether or not it counts; see
-    `training.slot_losses.make_slot_losses`. They are differentiable with respect to `params`.
+    `training.loss.slot_losses.make_slot_losses`. They are differentiable with respect to `params`.
     """
     slot_losses = make_slot_losses(target_config, options)
 

@@ -16,7 +16,7 @@ from jaxspec.drafters.eagle3.hf_config import default_feature_layers
 from jaxspec.drafters.eagle3.network import EagleDrafter
 from jaxspec.drafters.files import for_target
 
-from ...model_options import ModelOptions, check_sizes
+from ..model_options import ModelOptions, check_sizes
 
 
 def make_eagle_config(

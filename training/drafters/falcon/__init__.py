@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ...presets import make_mini_head_preset
+from ..presets import make_mini_head_preset
 from ..record import TrainingRecord
 from .loss import make_falcon_loss
 from .model import init_falcon, make_falcon_config

@@ -26,15 +26,15 @@ from jaxspec.drafters.falcon.config import FalconConfig
 from jaxspec.drafters.falcon.network import Falcon
 from jaxspec.targets.layers import behind
 
-from ...drafter_loss import LossOptions, get_target_states
-from ...losses import gather
-from ...slot_losses import (
+from ...loss.objective import LossOptions, get_target_states
+from ...loss.slot_losses import (
     check_options,
     compute_weights,
     make_slot_losses,
     map_anchors,
     sum_losses,
 )
+from ...loss.terms import gather
 
 
 def make_falcon_loss(

@@ -9,8 +9,8 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.falcon.config import FalconConfig
 from jaxspec.drafters.falcon.network import Falcon
 
-from ...model_options import ModelOptions
 from ..eagle3.model import make_wide_config
+from ..model_options import ModelOptions
 
 
 def make_falcon_config(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...presets import LLAMA31_8B, DrafterPreset, make_mini_head_preset
+from ..presets import LLAMA31_8B, DrafterPreset, make_mini_head_preset
 from ..record import TrainingRecord
 from .loss import BlockOptions, late_batches, make_specblock_loss
 from .model import init_specblock, make_specblock_config

@@ -16,7 +16,7 @@ from jaxspec.drafters.specblock.network import SpecBlock, slot_positions
 from jaxspec.targets.attention import attend
 from jaxspec.targets.layers import DecoderLayer, apply_rope, rope_table
 
-from ...losses import gather
+from ...loss.terms import gather
 
 
 def draw_cuts(batch, count: int, slots: int) -> jax.Array:

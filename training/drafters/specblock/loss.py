@@ -18,8 +18,8 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.rank_classes import RANK_LIMITS, score_classes, weigh_classes
 from jaxspec.drafters.specblock.config import SpecBlockConfig
 
-from ...drafter_loss import LossOptions, sum_accuracies
-from ...losses import compute_slot_weights, gather
+from ...loss.objective import LossOptions, sum_accuracies
+from ...loss.terms import compute_slot_weights, gather
 from .forward import draw_cuts
 from .slots import SlotLosses, ahead_of, make_specblock_slot_losses
 
@@ -181,7 +181,7 @@ def _figures(
 
 
 def late_batches(batches: Callable, block: BlockOptions) -> Callable:
-    """Add `late` float32 [B] to `batches` (see `training.loop.fit`): 1 from step `rank_from` on."""
+    """Add `late` float32 [B] to `batches` (see `training.run.loop.fit`): 1 from step `rank_from` on."""
 
     def with_late(step):
         batch = batches(step)

@@ -11,8 +11,8 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.specblock.config import SpecBlockConfig
 from jaxspec.drafters.specblock.network import SpecBlock, rank_features, slot_positions
 
-from ...model_options import ModelOptions
 from ..eagle3.model import make_wide_config
+from ..model_options import ModelOptions
 
 
 def make_specblock_config(

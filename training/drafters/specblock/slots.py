@@ -14,9 +14,9 @@ from jaxspec.drafters.specblock.config import SpecBlockConfig
 from jaxspec.drafters.specblock.network import SpecBlock, rank_features
 from jaxspec.targets.transformer import Transformer
 
-from ...draft_vocab import find_slots
-from ...drafter_loss import LossOptions, get_target_states
-from ...losses import gather
+from ...data.draft_vocab import find_slots
+from ...loss.objective import LossOptions, get_target_states
+from ...loss.terms import gather
 from .forward import block_outputs
 
 

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from .data import DataError
+from .documents import DataError
 from .samples import Sample
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from tqdm import tqdm
 
 from .chat import make_format
-from .data import DataError
+from .documents import DataError
 from .encode import encode
 from .packing import PackedRows, cut_sample, pack_rows
 from .samples import Sample, read_records
@@ -27,11 +27,11 @@ class DataOptions:
     """The data to train on.
 
     Attributes:
-      files: JSON Lines or JSON arrays, gzipped or not, in the forms of `training.samples`.
+      files: JSON Lines or JSON arrays, gzipped or not, in the forms of `training.data.samples`.
       length: tokens S of a row. Shorter samples share rows; see `long` for others.
       long: what to do with samples longer than a row: `split` them into pieces that are documents
         of their own, or `truncate` them. `auto` splits plain text and truncates samples that have a
-        prompt; see `training.packing.cut_sample`.
+        prompt; see `training.data.packing.cut_sample`.
       chat_template: file with a Jinja template, instead of the tokenizer's own.
       enable_thinking: for templates that know it (Qwen3); give the value used in decoding.
       raw_prompts: treat records of prompt and response as plain text, not as a chat.
@@ -84,7 +84,7 @@ def load_packed_rows(options: DataOptions, tokenizer) -> PackedRows:
         a tokenizer of `transformers`, or None if all records are token ids.
 
     Raises:
-      DataError: see `training.samples.read_records` and `training.encode.encode`; or no token to
+      DataError: see `training.data.samples.read_records` and `training.data.encode.encode`; or no token to
         train on is left.
     """
     if options.length < 2:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .chat import ChatFormat, Piece, split_record
-from .data import DataError
+from .documents import DataError
 from .samples import DataRecord, Sample
 
 # Characters per call of the tokenizer: enough to keep its threads busy, few enough for its memory.
@@ -16,7 +16,7 @@ _CHARACTERS = 4_000_000
 
 
 def encode(records: Sequence[DataRecord], chat: ChatFormat) -> list[Sample]:
-    """Encode records in order; a conversation may give several samples (`training.chat.split_record`).
+    """Encode records in order; a conversation may give several samples (`training.data.chat.split_record`).
 
     Plain text is trained on as a whole, with the end-of-text token after it, and so is a response
     without a chat template. Warns once about answers that the chat template does not begin with its

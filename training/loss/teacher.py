@@ -31,7 +31,7 @@ def make_segment_mask(segments: jax.Array) -> jax.Array:
     """Make mask words uint32 [B, S, ceil(S / 32)] that are causal within each document.
 
     Args:
-      segments: int32 [B, S], see `training.packing.PackedRows`.
+      segments: int32 [B, S], see `training.data.packing.PackedRows`.
     """
     length = segments.shape[1]
     visible = (segments[:, :, None] == segments[:, None, :]) & jnp.tri(length, dtype=bool)

@@ -42,7 +42,7 @@ from jaxspec.io.text.messages import (
 )
 from jaxspec.io.text.surrogates import replace_surrogates
 
-from .data import DataError
+from .documents import DataError
 
 _FORMS = (
     "tokens + prompt_length, messages, conversations, prompt (+ response), turns, "

@@ -13,10 +13,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from .drafter_loss import LossOptions
-from .loop import LoopOptions
+from ..loss.objective import LossOptions
+from ..run.loop import LoopOptions
+from ..run.optimizer import OptimizerOptions
 from .model_options import ModelOptions
-from .optimizer import OptimizerOptions
 
 # Score temperatures of drafters trained on text of several temperatures, greedy and sampled, see
 # jaxspec/zoo/mini/README.md.

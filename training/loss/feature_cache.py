@@ -21,8 +21,8 @@ from tqdm import tqdm
 from jaxspec.core.config import TargetConfig
 from jaxspec.round.quick_jit import quick_jit
 
-from .data import DataError
-from .packing import PackedRows
+from ..data.documents import DataError
+from ..data.packing import PackedRows
 from .teacher import TeacherStates, compute_teacher_states, find_best_tokens
 
 _DONE = "complete.json"
@@ -37,7 +37,7 @@ def with_cached_states(
     feature_layers,
     batch_size: int = 8,
 ) -> Callable:
-    """Add the target's states to batches, read from `folder`: see `training.teacher.TeacherStates`.
+    """Add the target's states to batches, read from `folder`: see `training.loss.teacher.TeacherStates`.
 
     `features` [B, S, F] and `hidden` [B, S, E] are in bfloat16, which keeps 8 bits of each number;
     `best` is int32 [B, S]. They are computed and written first if they are not there.

@@ -12,7 +12,7 @@ from jaxspec.core.params import Params
 from jaxspec.drafters.files import for_target, load_drafter, read_config
 from jaxspec.io.weights.config_entries import read_entries
 
-from .drafters import TrainingRecord
+from . import TrainingRecord
 from .model_options import ModelOptions
 
 

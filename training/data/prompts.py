@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .chat import ChatFormat, encode_messages
-from .data import DataError
+from .documents import DataError
 from .samples import DataRecord
 
 ANSWER = "Answer:"
@@ -52,7 +52,7 @@ def make_prompts(
     start of a line. With a `limit`, long texts give several passages.
 
     Args:
-      records: from `training.samples.read_records`.
+      records: from `training.data.samples.read_records`.
       chat: the model's format.
       longest: maximum tokens of a prompt; longer ones are skipped.
       limit: maximum number of prompts; fewer if the records do not give more. None takes one per

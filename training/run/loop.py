@@ -88,7 +88,7 @@ def make_step(
       loss: see `fit`.
       optimizer: optax transformation.
       parts: equal parts of the batch, processed one after the other.
-      mesh: see `training.sharding.make_mesh`.
+      mesh: see `training.run.sharding.make_mesh`.
       shardings: shardings of the state's leaves.
 
     Returns:
@@ -147,7 +147,7 @@ def fit(
 
     Args:
       params: pytree of float32 arrays at step 0, the same on every process.
-      optimizer: optax transformation, see `training.optimizer.make_optimizer`.
+      optimizer: optax transformation, see `training.run.optimizer.make_optimizer`.
       loss: `loss(params, frozen, batch) -> {name: (numerator float32 [], denominator float32 [])}`,
         jit-able, with "loss" among the names. It returns sums over the batch rather than means, so
         that parts, devices and one large batch give the same result. The gradient is that of the

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 
 from jaxspec.core.config import TargetConfig
 
-from .drafter_loss import LossOptions, make_per_row, sum_accuracies
-from .losses import compute_slot_weights, gather
+from .objective import LossOptions, make_per_row, sum_accuracies
 from .teacher import TeacherStates
+from .terms import compute_slot_weights, gather
 
 
 def check_options(options: LossOptions) -> None:

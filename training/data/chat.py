@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from jaxspec.io.text.chat_template import Rendered, render_chat
 from jaxspec.io.text.tokenizer_files import read_tokenizer
 
-from .data import DataError
+from .documents import DataError
 from .samples import DataRecord
 
 # Tokens that end a turn, in addition to the tokenizer's end of text: those of Qwen and ChatML,

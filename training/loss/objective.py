@@ -13,9 +13,9 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.borrowed_head import select_columns
 from jaxspec.targets.transformer import Transformer
 
-from .draft_vocab import find_slots
-from .losses import cross_entropy, forward_kl, reverse_kl
+from ..data.draft_vocab import find_slots
 from .teacher import TeacherStates, compute_teacher_states
+from .terms import cross_entropy, forward_kl, reverse_kl
 
 
 @dataclasses.dataclass

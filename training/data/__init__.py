@@ -1,0 +1,1 @@
+"""From files of records to batches: read, encode, cut, pack."""

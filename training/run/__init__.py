@@ -1,0 +1,1 @@
+"""One training run: steps, checkpoints, metrics, how it stops, devices and optimizers."""
