@@ -28,7 +28,7 @@ LEAST_PART = 512
 TREE_KEYS = 32
 # Steps that make a part of the prefix long. Only long parts are worth a second program on each
 # multiprocessor of a Hopper, for the merge then reads twice as many parts. Measured on an H100, see
-# jaxspec/bench/results/h100_attention.json.
+# benchmarks/results/2026-11/h100_attention.json.
 LEAST_STEPS = 8
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from slow_cases import slow_except
 
+from jaxspec.cli.bench.methods import COMMANDS as BENCHES
 from jaxspec.cli.main import COMMANDS
 
 ROOT = Path(__file__).parent.parent
@@ -45,7 +46,7 @@ def with_python(page: Path) -> bool:
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """A folder to run in, where the paths of a clone are found."""
-    for name in ("jaxspec", "tests", "training", "notebooks"):
+    for name in ("jaxspec", "benchmarks", "tests", "training", "notebooks"):
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -83,9 +84,9 @@ def test_commands_run(page, line, place):
 
 
 def test_every_command_is_in_the_table():
-    names = {module.stem.replace("_", " ") for module in (ROOT / "jaxspec/cli").glob("bench_*.py")}
-    names -= {"bench outputs", "bench prompts"}  # options of others
-    names |= {module.__name__.rpartition(".")[2] for module in COMMANDS}
+    names = {module.__name__.removeprefix("jaxspec.cli.").replace(".", " ") for module in COMMANDS}
+    names = names - {"bench methods"} | {"bench"}
+    names |= {f"bench {module.__name__.rpartition('.')[2]}" for module in BENCHES}
     rows = (ROOT / "docs/command-line.md").read_text().split("\n\n")[2]
     table = re.findall(r"`([a-z ]+)`", "".join(row.split("|")[1] for row in rows.splitlines()))
     assert names == set(table)

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-WINGS = ("jaxspec", "pallas_kernels", "training")
+WINGS = ("jaxspec", "pallas_kernels", "training", "benchmarks")
 
-# What each package may import from the project's other packages. `training` may import them all.
+# What each package may import from the project's other packages. `benchmarks` may import them all,
+# `training` all but `benchmarks`.
 BASE = {"jaxspec.core", "jaxspec.io", "pallas_kernels"}
 MODELS = BASE | {"jaxspec.targets", "jaxspec.drafters"}
 ROUND = MODELS | {"jaxspec.builders", "jaxspec.costs", "jaxspec.policies", "jaxspec.acceptance"}
@@ -32,10 +33,13 @@ ALLOWED = {
     "jaxspec.zoo": ENGINE,
     "jaxspec.adapt": ENGINE,
     "jaxspec.serve": ENGINE,
-    "jaxspec.bench": ENGINE | {"jaxspec.adapt", "jaxspec.view", "jaxspec.zoo", "jaxspec.serve"},
+    "jaxspec.tuner": ENGINE,
+    "jaxspec.bench": ENGINE
+    | {"jaxspec.adapt", "jaxspec.view", "jaxspec.zoo", "jaxspec.serve", "jaxspec.tuner"},
     "jaxspec.training": {"jaxspec.core"},  # a clone's name for the folder `training`
     "jaxspec.cli": ENGINE
-    | {"jaxspec.adapt", "jaxspec.view", "jaxspec.zoo", "jaxspec.serve", "jaxspec.bench"},
+    | {"jaxspec.adapt", "jaxspec.view", "jaxspec.zoo", "jaxspec.serve", "jaxspec.tuner"}
+    | {"jaxspec.bench"},
 }
 LAZY = {"torch", "transformers", "matplotlib", "optax", "orbax", "tqdm", "tyro", "IPython"}
 
@@ -92,6 +96,10 @@ def within(name: str, package: str) -> bool:
 
 def forbidden(module: str, imported: str) -> bool:
     """Whether `module` must not import `imported`, a module of the project."""
+    if within(module, "benchmarks"):
+        return False
+    if within(imported, "benchmarks"):
+        return True
     if within(module, "training"):
         return False
     # The public interface, what runs it, and the command line's own imports.
@@ -165,7 +173,8 @@ def heavy_imports(module: str) -> set[str]:
 
 
 def test_heavy_libraries_are_imported_inside_functions():
-    modules = [name for name in MODULES if not within(name, "training")]
+    wings = ("training", "benchmarks")
+    modules = [name for name in MODULES if not any(within(name, wing) for wing in wings)]
     assert not {module: heavy for module in modules if (heavy := heavy_imports(module))}
 
 
@@ -180,6 +189,9 @@ def test_rules():
     assert not forbidden("jaxspec.round.loop", "jaxspec.drafters.registry")
     assert not forbidden("jaxspec.drafters.dflash.drafter", "jaxspec.targets.layers")
     assert not forbidden("training.run.loop", "jaxspec.round.loop")
+    assert forbidden("training.run.loop", "benchmarks.shorten")
+    assert forbidden("jaxspec.cli.main", "benchmarks.shorten")
+    assert not forbidden("benchmarks.shorten", "training.run.loop")
 
 
 def test_cycles_are_found():

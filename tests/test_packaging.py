@@ -101,10 +101,7 @@ def test_every_data_file_is_in_the_wheel():
     data = {
         path for path in package.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")
     }
-    # Measured results are kept in version control alone.
-    data = {path for path in data if "results" not in path.relative_to(package).parts}
     assert data <= shipped, sorted(data - shipped)
-    assert not [path for path in shipped if "results" in path.relative_to(package).parts]
 
 
 def test_distribution_name_and_extras():
@@ -134,7 +131,7 @@ def test_version(capsys):
 
 def list_imported() -> set[str]:
     """The names of packages outside the project that its modules import."""
-    wings = ("jaxspec", "pallas_kernels", "training")
+    wings = ("jaxspec", "pallas_kernels", "training", "benchmarks")
     paths = [path for wing in wings for path in house.list_modules(ROOT / wing)]
     nodes = [node for path in paths for node in ast.walk(house.parse(path))]
     found = {name.name for node in nodes if isinstance(node, ast.Import) for name in node.names}

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 import jaxspec
-from jaxspec.bench.measure.prompt_files import LabelledPrompt, read_prompts
 from jaxspec.core.params import Params
+from jaxspec.io.text.prompt_files import LabelledPrompt, read_prompts
 from jaxspec.io.text.tokenizer import load_tokenizer
 
 
@@ -21,7 +21,7 @@ class EvalOptions:
 
     Attributes:
       prompts: JSON Lines of prompts that are not trained on, see
-        `jaxspec.bench.measure.prompt_files.read_prompts`; None measures nothing.
+        `jaxspec.io.text.prompt_files.read_prompts`; None measures nothing.
       limit: number of prompts per domain.
       max_new_tokens: tokens of each answer.
       builder: tree builder, see `jaxspec.decode`.

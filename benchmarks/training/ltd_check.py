@@ -19,9 +19,9 @@ import numpy as np
 from tqdm import tqdm
 
 import jaxspec
-from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.builders.trees.rows import choose_rows
 from jaxspec.call.text.token_ids import to_ids
+from jaxspec.io.text.prompt_files import read_prompts
 from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.learned.ltd_features import pool_size

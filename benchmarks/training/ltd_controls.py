@@ -1,4 +1,4 @@
-"""Make controls of a trained LTD policy, for `jaxspec bench policies`.
+"""Make controls of a trained LTD policy, for `python -m benchmarks policies`.
 
     python -m benchmarks.training.ltd_controls --record train.npz --times times.json \\
       --policy runs/ltd/policy --out policies/controls

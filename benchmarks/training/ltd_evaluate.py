@@ -17,7 +17,7 @@ import json
 from pathlib import Path
 
 from benchmarks.training.ltd_controls import Controls, layers_of, make_controls
-from jaxspec.bench.report.bootstrap import bound_ratio, resample_prompts
+from jaxspec.core.bootstrap import bound_ratio, resample_prompts
 from jaxspec.costs.files import load_costs
 from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.io.files.atomic import write_text

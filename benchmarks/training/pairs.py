@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.training.recipes import REFERENCE
-from jaxspec.bench.report.bootstrap import LEVEL, resample_prompts
 from jaxspec.bench.report.table import with_interval
+from jaxspec.core.bootstrap import LEVEL, resample_prompts
 
 
 class _Measured(NamedTuple):

@@ -34,8 +34,8 @@ from benchmarks.training.recipes import (
     list_measurements,
 )
 from benchmarks.training.report import write_report
-from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.io.files.atomic import write_text
+from jaxspec.io.text.prompt_files import read_prompts
 from jaxspec.io.text.tokenizer import load_tokenizer
 from training.acceptance import EvalOptions, count_rounds, pool_rounds
 from training.data.pipeline import DataOptions

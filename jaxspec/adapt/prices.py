@@ -17,7 +17,7 @@ _PASSES = 3
 
 
 class Prices(Protocol):
-    """Seconds of another device than this one, such as `jaxspec.bench.adapt.modelled.Model`."""
+    """Seconds of another device than this one, such as `benchmarks.adapt.modelled.Model`."""
 
     @property
     def round_seconds(self) -> float:

@@ -1,7 +1,9 @@
-"""Measurements of decoding, and the `jaxspec bench` commands.
+"""Measurements that users run: `jaxspec bench`, `check`, `aot`, `plan` and `demo`.
 
-- `measure`: prompt files, methods, timed decodes that take turns, timed phases of a round;
+- `measure`: methods, timed decodes that take turns, timed phases of a round;
 - `report`: figures and intervals, one table renderer, Markdown, other tools' formats;
-- `latency`, `sweep`, `policies`, `peers`: one folder for each subcommand;
-- here: the whole benchmark, the demonstration, named architectures, and calibration.
+- `latency`, `peers`, `serve`, `endpoint`, `check`, `aot`, `loading`: a folder for each measurement;
+- here: the whole benchmark, the demonstration, named architectures.
+
+Studies are in the folder `benchmarks/` of the repository.
 """

@@ -11,10 +11,10 @@ from jaxspec.bench.measure.conversations import ask_conversations
 from jaxspec.bench.measure.decodes import Run, check_prompts, group_methods, time_decodes
 from jaxspec.bench.measure.methods import UNCOUPLED, Method, attach_policies
 from jaxspec.bench.measure.phases import time_phases
-from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.bench.report.summary import describe_environment, summarise
 from jaxspec.call.session import prepare
 from jaxspec.core.params import Params
+from jaxspec.io.text.prompt_files import LabelledPrompt
 from jaxspec.round.plan import drafter_forwards, make_plan
 
 

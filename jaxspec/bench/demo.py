@@ -9,11 +9,11 @@ from typing import Any
 
 from jaxspec.bench.measure.decodes import Run, time_decodes
 from jaxspec.bench.measure.methods import DEFAULT_METHOD, parse_methods
-from jaxspec.bench.measure.prompt_files import LabelledPrompt, read_prompts
 from jaxspec.call.session import prepare
 from jaxspec.call.stream import stream_rounds
 from jaxspec.core.params import Params
 from jaxspec.io.hub import shipped
+from jaxspec.io.text.prompt_files import LabelledPrompt, read_prompts
 from jaxspec.view.live import mark_round
 from jaxspec.zoo.places import PACKAGED, find_drafters, is_installed
 

@@ -45,7 +45,7 @@ def add_command(commands: options.Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Decode the prompts, print a line per query and a summary."""
     from jaxspec.adapt import Session, make_decider
-    from jaxspec.bench.adapt.adapt_plot import plot_events
+    from jaxspec.view.adaptation import plot_events
 
     values.check_folders(arguments, "json", "plot")
     distribution.require("train", "optax", *(["orbax"] if arguments.state else []))

@@ -11,8 +11,8 @@ from jaxspec.cli import options, values
 
 if TYPE_CHECKING:
     from jaxspec.adapt import AdaptOptions
-    from jaxspec.bench.measure.prompt_files import LabelledPrompt
     from jaxspec.core.params import Params
+    from jaxspec.io.text.prompt_files import LabelledPrompt
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +47,7 @@ def read_options(arguments: argparse.Namespace) -> AdaptOptions:
 
 def load_inputs(arguments: argparse.Namespace) -> tuple[Params, list[LabelledPrompt]]:
     """Load the model with its drafters, and the file of prompts."""
-    from jaxspec.bench.measure.prompt_files import read_prompts
+    from jaxspec.io.text.prompt_files import read_prompts
 
     params = values.load_params(arguments)
     tokenizer, chat = values.load_model_tokenizer(params.spec), values.read_chat(arguments)

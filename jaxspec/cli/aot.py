@@ -87,9 +87,9 @@ def add_command(commands: options.Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compile and print the report; the exit status is 1 if a program does not compile."""
-    from jaxspec.bench.aot import check_call, compile_decode_loop
-    from jaxspec.bench.aot_table import render_compiled, render_partitioned
-    from jaxspec.bench.aot_virtual import VIRTUAL, compile_virtual
+    from jaxspec.bench.aot.report import check_call, compile_decode_loop
+    from jaxspec.bench.aot.table import render_compiled, render_partitioned
+    from jaxspec.bench.aot.virtual import VIRTUAL, compile_virtual
 
     values.check_folders(arguments, "json")
     gpus = arguments.gpu.split(",")
@@ -114,7 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _find_dtype(gpu: str) -> str:
-    from jaxspec.bench.aot_virtual import VIRTUAL
+    from jaxspec.bench.aot.virtual import VIRTUAL
     from pallas_kernels.aot.gpus import find_gpu
 
     return "bfloat16" if gpu == VIRTUAL else find_gpu(gpu).dtype

@@ -84,9 +84,9 @@ def _add_roofline(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Measure, print the table in milliseconds and the path of the kept file."""
     import jaxspec
-    from jaxspec.bench.calibrate import measured, table_path, timed
-    from jaxspec.bench.calibrate_roofline import fit_table, make_bare_table
     from jaxspec.core.params import WEIGHTLESS
+    from jaxspec.tuner.calibrate.by_roofline import fit_table, make_bare_table
+    from jaxspec.tuner.calibrate.by_rows import measured, table_path, timed
 
     rates = _read_rates(arguments)
     weightless = arguments.drafter in WEIGHTLESS
@@ -143,7 +143,7 @@ def _read_rates(arguments: argparse.Namespace) -> PeakRates | None:
 
 def _find_rates(rates: PeakRates | None, params: Params) -> PeakRates:
     """Return peak rates, measured if none are given, and print them."""
-    from jaxspec.bench.calibrate_roofline import measure_peaks
+    from jaxspec.tuner.calibrate.by_roofline import measure_peaks
 
     found = rates or measure_peaks(params.dtype)
     how = "measured on this device" if rates is None else "given"

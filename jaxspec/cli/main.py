@@ -6,12 +6,12 @@ import argparse
 import errno
 import os
 import sys
+from collections.abc import Callable
 
 import jaxspec
 from jaxspec.cli import (
     adapt,
     aot,
-    bench,
     calibrate,
     chat,
     check,
@@ -26,6 +26,7 @@ from jaxspec.cli import (
     train,
     tree,
 )
+from jaxspec.cli.bench import methods as bench
 from jaxspec.cli.parser import Parser
 from jaxspec.core.runtime import background, distribution, interrupts
 from jaxspec.core.runtime.jax_settings import own_process
@@ -73,13 +74,21 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(argv: list[str] | None) -> int:
+    def call() -> int:
+        arguments = parse(argv)
+        return arguments.run(arguments)
+
+    return report_errors(call)
+
+
+def report_errors(call: Callable[[], int]) -> int:
+    """Run a command; a user's mistake is one line on standard error, and the exit status 2."""
     # transformers is imported only for tokenizers; keep it from warning that PyTorch is missing.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     try:
-        arguments = parse(argv)
         distribution.check()
         with own_process():
-            return arguments.run(arguments)
+            return call()
     except BrokenPipeError:  # the pipe's reader is gone, so nothing more can be written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -205,8 +205,8 @@ def make_policy(
       name: value of --policy; None for no policy.
       options: keyword arguments of `jaxspec.decode`. Autoregressive decoding takes no policy.
     """
-    from jaxspec.bench.calibrate import policy_for
     from jaxspec.policies.registry import AUTOMATIC
+    from jaxspec.tuner.calibrate.by_rows import policy_for
 
     if name in (None, AUTOMATIC):
         return name

@@ -1,6 +1,6 @@
 """Round costs: one table of seconds by context, verified rows, draft steps and block size.
 
-`jaxspec.bench.calibrate` and `jaxspec.bench.calibrate_steps` measure it,
+`jaxspec.tuner.calibrate.by_rows` and `jaxspec.tuner.calibrate.by_steps` measure it,
 `jaxspec.costs.roofline.roofline_costs` computes it from a device's peak rates. Replays and reports
 read it on the host with `RoundCosts.seconds`; policies read its `RoundCosts.by_rows` on the device.
 """

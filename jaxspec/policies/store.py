@@ -107,7 +107,7 @@ def _compare(saved: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) ->
             warnings.warn(
                 f"the policy in {path} was trained for {name} {saved[name]}, not {value}: "
                 "it may choose badly; train it again "
-                f"for this {name}, or measure it here with `jaxspec bench policies`",
+                f"for this {name}, or measure it here with `python -m benchmarks policies`",
                 stacklevel=3,
             )
 

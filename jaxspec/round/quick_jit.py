@@ -19,7 +19,7 @@ from pallas_kernels.caution import CAUTIOUS, TRITON_PRODUCTS, choose_cautious
 from pallas_kernels.device import Device, current_device
 
 # Passes of XLA that are left out on a CPU. What they would move out of the loops of attention is a
-# few additions; `jaxspec bench first` measures what they take.
+# few additions; `python -m benchmarks first` measures what they take.
 LEFT_OUT = (
     "simplify-while-loops",
     "while-loop-invariant-code-motion",

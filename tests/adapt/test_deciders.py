@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from benchmarks.adapt.simulate import Stream, measure_false_restores, simulate
 from jaxspec.adapt.deciders import DECIDERS, Decision, Query, Update, make_decider
 from jaxspec.adapt.deciders.bandit_paired import make_bandit_paired
 from jaxspec.adapt.deciders.bandit_paper import make_bandit_paper
@@ -13,7 +14,6 @@ from jaxspec.adapt.deciders.base import ROOM
 from jaxspec.adapt.deciders.oracle import make_oracle
 from jaxspec.adapt.deciders.windows import Watch, add_query, compare_windows
 from jaxspec.adapt.gate import count_flips
-from jaxspec.bench.adapt.simulate import Stream, measure_false_restores, simulate
 
 PAPER, PAIRED = make_bandit_paper(), make_bandit_paired()
 

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from jaxspec.bench import aot as tool
-from jaxspec.bench import aot_table
+from jaxspec.bench.aot import report as tool
+from jaxspec.bench.aot import table as aot_table
 from pallas_kernels import registry
 from pallas_kernels.aot import compile as aot
 from pallas_kernels.aot import gpus as aot_gpus
@@ -391,7 +391,7 @@ def test_gpus_are_columns_of_one_table(name, reports):
 def test_weights_are_assembled_in_place():
     """A piece of stacked experts: the array is donated, and only the piece is copied."""
     options = {"array": (8, 2048, 1536), "rows": (768, 2048), "transpose": True}
-    program = "jaxspec.bench.loading.programs:make_write_program"
+    program = "jaxspec.bench.aot.programs:make_write_program"
     report = aot.compile_report(program, options, "h100", large=4 * MIB)
     assert report["compiles"], report["error"]
     assert report["memory"]["aliased"] == 48 * MIB and not report["large"]

@@ -7,9 +7,10 @@ import subprocess
 import pytest
 from jax.sharding import AbstractMesh
 
-from jaxspec.bench import aot, aot_virtual
-from jaxspec.bench.aot_shared import shared_loop
-from jaxspec.bench.aot_table import render_partitioned
+from jaxspec.bench.aot import report as aot
+from jaxspec.bench.aot import virtual as aot_virtual
+from jaxspec.bench.aot.shared import shared_loop
+from jaxspec.bench.aot.table import render_partitioned
 from jaxspec.cli.main import main
 from pallas_kernels.aot.lower import lower_on
 

@@ -8,7 +8,7 @@ import random
 import pytest
 
 import jaxspec
-from jaxspec.bench.measure.prompt_files import read_prompts
+from jaxspec.io.text.prompt_files import read_prompts
 from jaxspec.io.text.tokenizer import load_tokenizer
 
 PER_DOMAIN = int(os.environ.get("JAXSPEC_HELDOUT_LIMIT", "30"))

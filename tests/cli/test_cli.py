@@ -17,7 +17,6 @@ from short_models import shorten
 
 import jaxspec
 from jaxspec.bench import benchmark
-from jaxspec.bench.calibrate import table_path, timed
 from jaxspec.bench.measure.scramble import scramble_drafter
 from jaxspec.call import resolve, session
 from jaxspec.cli import main as cli
@@ -25,6 +24,7 @@ from jaxspec.cli import values
 from jaxspec.core.runtime import distribution as _distribution
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.round.plan import DecodeConfig
+from jaxspec.tuner.calibrate.by_rows import table_path, timed
 
 GOLDEN = SHIPPED
 MODEL = [
@@ -349,7 +349,7 @@ def test_calibrate_names_all_that_its_table_is_kept_by(capsys, monkeypatch, tmp_
     monkeypatch.setenv("JAXSPEC_CACHE", str(tmp_path))
     table, made = make_costs((1, 2), (0,), (1.0,), [[1.0], [2.0]]), []
     monkeypatch.setattr(
-        "jaxspec.bench.calibrate.measured",
+        "jaxspec.tuner.calibrate.by_rows.measured",
         lambda params, method, **options: made.append(options) or table,
     )
     target, drafter = GOLDEN / "dflash/target", GOLDEN / "jetspec/drafter"

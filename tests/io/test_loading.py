@@ -12,7 +12,7 @@ import pytest
 from golden_data import SHIPPED
 
 import jaxspec
-from jaxspec.bench.loading.measure_first_calls import measure_first_calls, render_first_calls
+from benchmarks.loading.measure_first_calls import measure_first_calls, render_first_calls
 from jaxspec.bench.loading.measure_load import measure_load, render_load
 from jaxspec.io import progress
 from jaxspec.io.files import read_ahead

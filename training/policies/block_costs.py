@@ -21,13 +21,13 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxspec
-from jaxspec.bench.calibrate import about
-from jaxspec.bench.measure.round_clock import Case, time_rounds
 from jaxspec.core.params import Params
 from jaxspec.costs.files import decode_costs, encode_costs, read_cost_file, write_json
 from jaxspec.costs.round_costs import RoundCosts, make_costs
 from jaxspec.policies.learned.blockpilot import Predictor, init_blockpilot, make_blockpilot
 from jaxspec.policies.protocol import Observation, Policy
+from jaxspec.tuner.calibrate.by_rows import about
+from jaxspec.tuner.calibrate.round_clock import Case, time_rounds
 
 from ..run.command import one_line_errors
 from .block_replay import decode_settings

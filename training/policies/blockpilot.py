@@ -18,11 +18,11 @@ import json
 
 import numpy as np
 
-from jaxspec.bench.calibrate import about
 from jaxspec.io.files.atomic import write_text
 from jaxspec.policies.learned.blockpilot import Predictor, make_blockpilot
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.store import save_policy
+from jaxspec.tuner.calibrate.by_rows import about
 
 from ..run.command import one_line_errors
 from .block_costs import policy_widths

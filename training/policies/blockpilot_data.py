@@ -20,10 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.call.text.token_ids import to_ids
 from jaxspec.core.params import Params
 from jaxspec.costs.round_costs import RoundCosts
+from jaxspec.io.text.prompt_files import LabelledPrompt
 from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.targets.transformer import Transformer
 

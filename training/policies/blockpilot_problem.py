@@ -9,8 +9,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 import jaxspec
-from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.core.params import Params
+from jaxspec.io.text.prompt_files import read_prompts
 from jaxspec.io.text.tokenizer import load_tokenizer
 
 from .block_costs import (
@@ -28,7 +28,7 @@ class BlockPilotOptions:
     """Options of the training.
 
     Attributes:
-      prompts: JSON Lines of prompts, see `jaxspec.bench.measure.prompt_files.read_prompts`.
+      prompts: JSON Lines of prompts, see `jaxspec.io.text.prompt_files.read_prompts`.
       out: folder for the policy, the report and everything else.
       drafter: a block drafter that ships with the target, a directory or a hub id.
       held_out: JSON Lines of test prompts; None takes a fifth of `prompts`.

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxspec.bench.report.bootstrap import bound_ratio, resample_prompts
+from jaxspec.core.bootstrap import bound_ratio, resample_prompts
 
 from .block_costs import BlockCosts
 from .blockpilot_data import Answers

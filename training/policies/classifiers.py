@@ -26,16 +26,16 @@ import scipy.stats
 import tyro
 
 import jaxspec
-from jaxspec.bench.calibrate import about
-from jaxspec.bench.measure.prompt_files import LabelledPrompt, read_prompts
 from jaxspec.builders import dynamic
 from jaxspec.core.params import Params
 from jaxspec.io.fingerprint import fingerprint
+from jaxspec.io.text.prompt_files import LabelledPrompt, read_prompts
 from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.policies.learned import c2t, disco, specdec_plus
 from jaxspec.policies.learned.networks import silu_head
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.store import save_policy
+from jaxspec.tuner.calibrate.by_rows import about
 
 from ..data.splits import HELD_OUT, mark_held_out
 from ..run.command import one_line_errors
@@ -58,7 +58,7 @@ class HeadOptions:
     Attributes:
       rule: the rule to train a head for.
       prompts: JSON Lines of prompts to learn from, see
-        `jaxspec.bench.measure.prompt_files.read_prompts`.
+        `jaxspec.io.text.prompt_files.read_prompts`.
       out: folder for the policy, the labels and the run's metrics.
       drafter: one that ships with the target, a directory or a hub id.
       target: `mini`, a directory or a hub id.

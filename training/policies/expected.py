@@ -20,8 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxspec.bench.calibrate import ROW_COSTS
-from jaxspec.bench.calibrate_steps import STEP_COSTS
 from jaxspec.costs.files import load_costs
 from jaxspec.policies.learned.ltd_features import pool_size
 from jaxspec.policies.learned.networks import Layer, init_layers, mlp
@@ -32,6 +30,8 @@ from jaxspec.policies.learned.regression import (
 )
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.store import save_policy
+from jaxspec.tuner.calibrate.by_rows import ROW_COSTS
+from jaxspec.tuner.calibrate.by_steps import STEP_COSTS
 
 from ..replay.records import Record, load_record, split_records
 from ..run.command import one_line_errors

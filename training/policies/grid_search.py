@@ -18,13 +18,13 @@ import numpy as np
 from tqdm import tqdm
 
 import jaxspec
-from jaxspec.bench.calibrate import about
-from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.core.params import Params
+from jaxspec.io.text.prompt_files import read_prompts
 from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.store import save_policy
+from jaxspec.tuner.calibrate.by_rows import about
 
 from ..run.command import one_line_errors
 
@@ -35,7 +35,7 @@ class GridOptions:
 
     Attributes:
       prompts: JSON Lines of validation prompts, see
-        `jaxspec.bench.measure.prompt_files.read_prompts`.
+        `jaxspec.io.text.prompt_files.read_prompts`.
       out: folder of the policy.
       drafter: one that ships with the target, a directory or a hub id.
       target: `mini`, a directory or a hub id.

@@ -30,13 +30,11 @@ import tyro
 from tqdm import tqdm
 
 import jaxspec
-from jaxspec.bench.calibrate import about
-from jaxspec.bench.calibrate_steps import STEP_COSTS
-from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.core.params import Params
 from jaxspec.costs.files import load_costs
 from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.io.files.atomic import write_text
+from jaxspec.io.text.prompt_files import read_prompts
 from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.compose import compose
@@ -48,6 +46,8 @@ from jaxspec.policies.rules.ddd import make_ddd
 from jaxspec.policies.rules.svip import make_svip
 from jaxspec.policies.stopping import replace_threshold
 from jaxspec.policies.store import load_policy, save_policy
+from jaxspec.tuner.calibrate.by_rows import about
+from jaxspec.tuner.calibrate.by_steps import STEP_COSTS
 
 from ..data.splits import HELD_OUT, mark_held_out
 from ..run.command import one_line_errors
@@ -71,7 +71,7 @@ class TuneOptions:
 
     Attributes:
       rule: the rule to tune.
-      prompts: JSON Lines of prompts, see `jaxspec.bench.measure.prompt_files.read_prompts`.
+      prompts: JSON Lines of prompts, see `jaxspec.io.text.prompt_files.read_prompts`.
       times: JSON file of round times, written by `training.rl.times`.
       out: folder of the policy.
       drafter: one that ships with the target, a directory or a hub id.

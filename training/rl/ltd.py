@@ -21,12 +21,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.bench.calibrate_steps import STEP_COSTS
 from jaxspec.costs.files import load_costs
 from jaxspec.io.files.atomic import write_text
 from jaxspec.io.fingerprint import fingerprint
 from jaxspec.policies.learned.ltd import make_ltd
 from jaxspec.policies.store import save_policy
+from jaxspec.tuner.calibrate.by_steps import STEP_COSTS
 
 from ..replay.records import load_record
 from ..run.checkpoints import Checkpoints

@@ -41,7 +41,7 @@ class TextOptions(RoundOptions):
     """The rounds and the texts to generate with them.
 
     Attributes:
-      prompts: .jsonl or .jsonl.gz file, see `jaxspec.bench.measure.prompt_files.read_prompts`.
+      prompts: .jsonl or .jsonl.gz file, see `jaxspec.io.text.prompt_files.read_prompts`.
       limit: prompts of each domain.
       chat: pass prompts as a user's chat message.
       max_new_tokens: of a text.

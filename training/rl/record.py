@@ -19,10 +19,10 @@ import numpy as np
 from tqdm import tqdm
 
 import jaxspec
-from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.call.session import matmul_precision, prepare, run_prefill
 from jaxspec.call.text.token_ids import to_ids
 from jaxspec.core.tree import root_only
+from jaxspec.io.text.prompt_files import read_prompts
 from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.policies.baselines.static import make_static
 from jaxspec.round.commit import absorb, commit

@@ -4,7 +4,7 @@
 
 The replay environment uses these times.
 
-See `jaxspec.bench.calibrate_steps`.
+See `jaxspec.tuner.calibrate.by_steps`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import dataclasses
 from pathlib import Path
 
 import jaxspec
-from jaxspec.bench.calibrate_steps import calibrate_steps
 from jaxspec.costs.files import save_costs
 from jaxspec.costs.round_costs import RoundCosts
+from jaxspec.tuner.calibrate.by_steps import calibrate_steps
 
 from ..run.command import one_line_errors
 from .options import RoundOptions, decode_options

@@ -1,6 +1,6 @@
 """The oracle: it knows the best action of every query in hindsight, so it bounds all other rules.
 
-It has to be told the actions, so its name alone makes no decider. `jaxspec bench adapt` needs none:
+It has to be told the actions, so its name alone makes no decider. `python -m benchmarks adapt` needs none:
 it takes the best of the fixed arms block by block from what they measured.
 """
 

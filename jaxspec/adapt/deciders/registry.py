@@ -41,7 +41,7 @@ def make_decider(name: str | Decider, room: Mapping[str, int] = ROOM) -> Decider
         return name
     if name == "oracle":
         raise ValueError(
-            "the oracle knows results beforehand, so it cannot serve: `jaxspec bench adapt` prints "
+            "the oracle knows results beforehand, so it cannot serve: `python -m benchmarks adapt` prints "
             "its gain from the arms never, always-head and always-full; to repeat known actions, "
             "give jaxspec.adapt.deciders.oracle.make_oracle(actions)"
         )

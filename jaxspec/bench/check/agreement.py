@@ -10,9 +10,9 @@ import numpy as np
 
 import jaxspec
 from jaxspec.bench.demo import DEMO_PROMPTS
-from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.call.text.token_ids import to_ids
 from jaxspec.core.params import Params
+from jaxspec.io.text.prompt_files import read_prompts
 from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.round.quick_jit import quick_jit
 from jaxspec.targets.transformer import Transformer

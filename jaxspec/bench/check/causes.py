@@ -16,8 +16,8 @@ import jaxspec
 from jaxspec.bench.check.check_goals import find_texts
 from jaxspec.bench.demo import DEMO_PROMPTS
 from jaxspec.bench.measure.methods import parse_methods
-from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.io.program_cache import SWITCH
+from jaxspec.io.text.prompt_files import read_prompts
 from jaxspec.io.text.tokenizer import load_tokenizer
 from pallas_kernels.caution import ALLOW, CAUTIOUS
 

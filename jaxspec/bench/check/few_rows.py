@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.bench.measure.clock import order_turns, time_call
+from jaxspec.core.runtime.clock import order_turns, time_call
 from jaxspec.targets.layouts.panel_speed import LANES
 from jaxspec.targets.layouts.panels import arrange, multiply_panels
 

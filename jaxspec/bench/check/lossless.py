@@ -17,8 +17,8 @@ import jaxspec
 from jaxspec.bench.check.shared_target import share
 from jaxspec.bench.demo import DEMO_PROMPTS
 from jaxspec.bench.measure.methods import Method, parse_methods
-from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.core.params import Params
+from jaxspec.io.text.prompt_files import read_prompts
 from jaxspec.io.text.tokenizer import load_tokenizer
 
 METHODS = "jetspec-best_first@32,jetspec-expand@32,eagle3-dynamic@32,default"

@@ -28,11 +28,11 @@ from jaxspec.bench.check.run_steps import Step, run_steps, take_over
 from jaxspec.bench.check.shared_target import RandomWeights, check_devices
 from jaxspec.bench.check.top_k import measure_top_k
 from jaxspec.bench.check.verification import measure_verification
-from jaxspec.bench.latency.ceilings import CEILING_SIZES, find_memory_bytes, measure_ceilings
 from jaxspec.bench.loading.measure_load import measure_load
 from jaxspec.bench.report.summary import describe_environment
 from jaxspec.core.params import Params
 from jaxspec.core.runtime.near_miss import choose_one
+from jaxspec.tuner.calibrate.ceilings import CEILING_SIZES, find_memory_bytes, measure_ceilings
 from pallas_kernels.caution import needs_caution
 from pallas_kernels.device import current_device
 from pallas_kernels.versions import vectorizes_sums

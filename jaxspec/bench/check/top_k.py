@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.bench.measure.clock import time_call
+from jaxspec.core.runtime.clock import time_call
 from jaxspec.core.sampling.top_k import top_k
 
 TIMES, REPEATS = 10, 5

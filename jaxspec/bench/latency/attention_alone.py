@@ -12,8 +12,8 @@ import numpy as np
 
 from jaxspec.bench.latency import floors
 from jaxspec.bench.latency.pieces import make_random_cache
-from jaxspec.bench.measure.clock import time_call
 from jaxspec.core.config import TransformerConfig
+from jaxspec.core.runtime.clock import time_call
 from jaxspec.core.tree import chain_words
 from jaxspec.targets.attention import attend
 from pallas_kernels import registry

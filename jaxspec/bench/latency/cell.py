@@ -24,9 +24,9 @@ from jaxspec.bench.latency.pieces import (
     make_tree_config,
     repeat_piece,
 )
-from jaxspec.bench.measure.clock import order_turns, time_call
 from jaxspec.bench.measure.phases import PIECES
 from jaxspec.core.params import Params
+from jaxspec.core.runtime.clock import order_turns, time_call
 from jaxspec.core.state import KVCache
 from jaxspec.core.tree import root_only
 from jaxspec.round.loop import run

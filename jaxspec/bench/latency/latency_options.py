@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-import jax
-
 from jaxspec.bench.architectures import DRAFTER, architecture
 from jaxspec.core.params import Spec
 from jaxspec.targets.layouts.quant import check_kind
+from jaxspec.tuner.calibrate.ceilings import default_platform
 from jaxspec.zoo.checkpoint import default_dtype
 
 # Heads that differ from the published size: the one that ships with the model.
@@ -100,8 +99,3 @@ def shorten_target(spec: Spec, layers: int) -> Spec:
         target=target,
         drafters=((DRAFTER, dataclasses.replace(head, feature_layers=features)),),
     )
-
-
-def default_platform() -> str:
-    """Return the key of the defaults: `gpu` or `cpu`."""
-    return "gpu" if jax.default_backend() == "gpu" else "cpu"

@@ -12,12 +12,6 @@ import jax.numpy as jnp
 
 from jaxspec.bench.architectures import DRAFTER, abstract_params, architecture, random_params
 from jaxspec.bench.latency.attention_alone import measure_attention
-from jaxspec.bench.latency.ceilings import (
-    CEILING_SIZES,
-    find_cache_bytes,
-    find_memory_bytes,
-    measure_ceilings,
-)
 from jaxspec.bench.latency.cell import (
     Caches,
     CompiledPiece,
@@ -32,6 +26,12 @@ from jaxspec.bench.latency.steps import count_needed_bytes, group_contexts, orde
 from jaxspec.bench.report.summary import describe_environment
 from jaxspec.core.params import Params
 from jaxspec.targets.layouts.quant import quantize_params
+from jaxspec.tuner.calibrate.ceilings import (
+    CEILING_SIZES,
+    find_cache_bytes,
+    find_memory_bytes,
+    measure_ceilings,
+)
 from pallas_kernels import registry
 
 

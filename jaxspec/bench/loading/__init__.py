@@ -1,1 +1,1 @@
-"""`jaxspec bench load`: how fast a checkpoint loads, and how much host memory that takes."""
+"""How fast a checkpoint loads, and how much host memory that takes."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jaxspec
-from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.core.params import Params
+from jaxspec.io.text.prompt_files import LabelledPrompt
 
 
 def ask_conversations(

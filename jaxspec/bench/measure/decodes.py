@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jaxspec
-from jaxspec.bench.measure.clock import order_turns, repeat_until_compiled
 from jaxspec.bench.measure.methods import Method
-from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.call.output import Output
 from jaxspec.call.session import prepare
 from jaxspec.core.params import Params
+from jaxspec.core.runtime.clock import order_turns, repeat_until_compiled
+from jaxspec.io.text.prompt_files import LabelledPrompt
 from jaxspec.policies.registry import AUTOMATIC
 
 

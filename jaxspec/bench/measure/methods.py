@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from jaxspec.bench.calibrate import policy_for
 from jaxspec.builders import list_names, parse_builder
 from jaxspec.core.params import WEIGHTLESS, Params, Spec
 from jaxspec.drafters.registry import record_of, records
 from jaxspec.policies.registry import AUTOMATIC, policy_forms
+from jaxspec.tuner.calibrate.by_rows import policy_for
 
 COUPLED = {"on": (True,), "off": (False,), "both": (True, False)}
 UNCOUPLED, LOOKUP = "/uncoupled", "/lookup"

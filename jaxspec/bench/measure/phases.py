@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.bench.measure.clock import time_call
 from jaxspec.bench.measure.methods import Method
-from jaxspec.bench.measure.prompt_files import ALL_DOMAINS, LabelledPrompt
 from jaxspec.call.session import Session, matmul_precision, prepare, run_prefill
 from jaxspec.core.params import Params
+from jaxspec.core.runtime.clock import time_call
 from jaxspec.core.state import DecodeState, Tree
+from jaxspec.io.text.prompt_files import ALL_DOMAINS, LabelledPrompt
 from jaxspec.round.commit import absorb, commit
 from jaxspec.round.context import Round, Verified, compile_phase
 from jaxspec.round.draft import draft

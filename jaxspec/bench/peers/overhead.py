@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.bench.measure.clock import time_call
 from jaxspec.bench.measure.methods import Method
 from jaxspec.bench.measure.phases import (
     prepare_sessions,
@@ -21,11 +20,12 @@ from jaxspec.bench.measure.phases import (
     run_target_forward,
     time_round,
 )
-from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.call.session import Session, matmul_precision, run_prefill
 from jaxspec.core.params import Params
+from jaxspec.core.runtime.clock import time_call
 from jaxspec.core.state import DecodeState
 from jaxspec.core.tree import take_rows
+from jaxspec.io.text.prompt_files import LabelledPrompt
 from jaxspec.round.loop import run
 from jaxspec.round.plan import make_plan
 

@@ -17,9 +17,7 @@ from typing import Any
 import numpy as np
 
 import jaxspec
-from jaxspec.bench.measure.clock import order_turns, repeat_until_compiled
 from jaxspec.bench.measure.methods import DEFAULT_METHOD, Method
-from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.bench.peers.llama_cpp import (
     HOW_TO_INSTALL_LLAMA_CPP,
     llama_cpp_installed,
@@ -31,7 +29,9 @@ from jaxspec.bench.peers.pytorch import HOW_TO_INSTALL, PLAIN, torch_installed, 
 from jaxspec.bench.report.summary import describe_environment
 from jaxspec.call.text.token_ids import to_ids
 from jaxspec.core.params import WEIGHTLESS, Spec
+from jaxspec.core.runtime.clock import order_turns, repeat_until_compiled
 from jaxspec.drafters.registry import record_of
+from jaxspec.io.text.prompt_files import LabelledPrompt
 from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.zoo.places import find_gguf_file, is_gguf
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxspec.bench.measure.conversations import number_questions
 from jaxspec.bench.measure.decodes import Run
-from jaxspec.bench.measure.prompt_files import ALL_DOMAINS, LabelledPrompt
+from jaxspec.io.text.prompt_files import ALL_DOMAINS, LabelledPrompt
 
 _COUNTERS = {
     "num_drafts": "Rounds of decoding with a drafter.",

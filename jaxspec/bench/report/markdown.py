@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxspec.bench.measure.prompt_files import ALL_DOMAINS
 from jaxspec.bench.report.definitions import DEFINITIONS, measure_acceptance
 from jaxspec.bench.report.exports import file_name
 from jaxspec.bench.report.table import NOTHING, Column, Table, fixed, tabulate
+from jaxspec.io.text.prompt_files import ALL_DOMAINS
 
 
 def _show_bounds(bounds: Sequence[float] | None) -> str:
@@ -28,15 +28,31 @@ _COLUMNS = (
 )
 
 
-def write_benchmark_lines(
-    report: dict[str, Any], folder: Path, sweep: Sequence[str] = ()
-) -> list[str]:
-    """Draw a benchmark's pictures into a folder and make the lines of its report.
+def write_report(report: dict[str, Any], folder: Path) -> Path:
+    """Make a folder and write `report.md` and its pictures to it; needs matplotlib.
 
     Args:
       report: JSON of `jaxspec bench --json`.
-      sweep: lines of a section on a budget sweep.
+
+    Returns:
+      The path of `report.md`.
+
+    Raises:
+      ValueError: the JSON is not a report of this command.
     """
+    results = report.get("results") if isinstance(report, dict) else None
+    if not (isinstance(results, list) and results):
+        raise ValueError(
+            "this JSON holds no results of a benchmark: give a file that `jaxspec bench --json` wrote"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "report.md"
+    path.write_text("\n".join(_write_lines(report, folder)), encoding="utf-8")
+    return path
+
+
+def _write_lines(report: dict[str, Any], folder: Path) -> list[str]:
+    """Draw a benchmark's pictures into a folder and make the lines of its report."""
     from jaxspec.view.plots import plot_acceptance, plot_speedups
 
     lines = _head(report)
@@ -81,7 +97,6 @@ def write_benchmark_lines(
         ]
     return [
         *lines,
-        *sweep,
         "## What the columns are",
         "",
         *(f"- **{one.name}**: {one.line}." for one in DEFINITIONS),

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from jaxspec.bench.measure.decodes import Run
-from jaxspec.bench.measure.prompt_files import LabelledPrompt
-from jaxspec.bench.report.bootstrap import bound_ratio
 from jaxspec.bench.report.definitions import divide
 from jaxspec.bench.report.summary import each_domain
+from jaxspec.core.bootstrap import bound_ratio
+from jaxspec.io.text.prompt_files import LabelledPrompt
 
 _ROWS = re.compile(r"@\d+")
 
@@ -72,7 +72,7 @@ def compare_rounds(
     """Divide the tokens a round of methods by those of their partners.
 
     The intervals are paired: both sides have the same resampled prompts, see
-    `jaxspec.bench.report.bootstrap`. As in `summarise`, tokens drawn by the prefill do not count.
+    `jaxspec.core.bootstrap`. As in `summarise`, tokens drawn by the prefill do not count.
 
     Args:
       runs: of all methods and prompts; the first repeat of each counts.

@@ -16,8 +16,6 @@ import numpy as np
 from jaxspec.bench.measure.conversations import number_questions
 from jaxspec.bench.measure.decodes import Run
 from jaxspec.bench.measure.phases import DRAFTING, PHASES
-from jaxspec.bench.measure.prompt_files import ALL_DOMAINS, LabelledPrompt
-from jaxspec.bench.report.bootstrap import bound_ratio, resample_prompts
 from jaxspec.bench.report.definitions import (
     Timed,
     compare_speeds,
@@ -25,8 +23,10 @@ from jaxspec.bench.report.definitions import (
     measure_acceptance,
     pad_histograms,
 )
+from jaxspec.core.bootstrap import bound_ratio, resample_prompts
 from jaxspec.core.params import Params
 from jaxspec.io.processor import describe_processor
+from jaxspec.io.text.prompt_files import ALL_DOMAINS, LabelledPrompt
 from jaxspec.targets.layouts import quant
 
 
@@ -49,7 +49,7 @@ def summarise(
     - `questions`: number of questions; the turns of a conversation count as one.
     - `speedup`: ratio of `tokens_per_second` to the baseline's on the same prompts.
     - Keys ending in `_ci` are the bounds of a 95 % confidence interval, see
-      `jaxspec.bench.report.bootstrap`: how far other prompts of these domains might move the
+      `jaxspec.core.bootstrap`: how far other prompts of these domains might move the
       figure. Noise of the machine is not included.
 
     Args:

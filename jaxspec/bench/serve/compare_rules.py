@@ -11,9 +11,9 @@ import numpy as np
 
 from jaxspec.bench.endpoint.load import Load
 from jaxspec.bench.endpoint.summary import summarise
-from jaxspec.bench.report.bootstrap import LEVEL, resample_prompts
 from jaxspec.bench.report.table import Column, Table, fixed, with_interval
 from jaxspec.bench.serve.drive import drive
+from jaxspec.core.bootstrap import LEVEL, resample_prompts
 from jaxspec.serve import Engine, ServeRequest
 
 _LATENCIES = ("first token", "per token", "between parts")

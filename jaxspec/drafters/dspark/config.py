@@ -24,7 +24,7 @@ class DSparkConfig(BlockDrafterConfig):
         `block_size` slots drafts as many tokens. False for the slots of DFlash and JetSpec, where
         the anchor proposes nothing.
       confidence_temperatures: divisors of the confidence head's logits, one per position of a
-        draft, fitted to measured acceptance (`jaxspec bench confidence`); () leaves them as they
+        draft, fitted to measured acceptance (`python -m benchmarks confidence`); () leaves them as they
         are.
     """
 

@@ -48,7 +48,7 @@ def make_dspark(costs: RoundCosts, *, early_stop: bool = True) -> Policy:
     this is exact.
 
     Args:
-      costs: see `jaxspec.bench.calibrate`.
+      costs: see `jaxspec.tuner.calibrate.by_rows`.
       early_stop: see `ScheduleConfig`.
     """
     return Policy(ScheduleConfig(costs.widths, early_stop=early_stop), costs.by_rows())

@@ -156,30 +156,9 @@ def test_histograms(tmp_path):
         latency_forced.order_histogram((0, 0.5, 0, 0, 0, 0.5), 4, longest=4)
 
 
-@pytest.mark.thorough
-def test_steps_are_timed_at_every_capacity(capsys, tmp_path):
-    out = tmp_path / "out.json"
-    shape = ("--arch", "toy", "--batch", 2, "--contexts", 20, "--repeats", 1)
-    status, printed, _ = run(capsys, *shape, "--capacities", "64,256", "--json", out)
-    records = json.loads(out.read_text())
-    assert status == 0 and "x products" in printed
-    assert [one["capacity"] for one in records] == [64, 256]
-    for one in records:
-        assert (one["kernel"], one["context"], one["batch"]) == ("blocks", 20, 2)
-        assert min(one[f"{name}_ms"] for name in ("products", "kernel", "reference")) > 0
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["--arch", "toy", "--contexts", "9", "--capacities", "9,64"],
-            "capacity 9: give more than the context, 9",
-        ),
-        (
-            ["--arch", "toy", "--contexts", "9,10", "--capacities", "64"],
-            "2 contexts: give one of them with capacities",
-        ),
         (["--arch", "qwen9"], "unknown architecture 'qwen9': choose one of qwen3-0.6b"),
         (["--arch", "toy", "--widths", "4,0"], "width 0: give 1 to 1024"),
         (["--arch", "toy", "--contexts", "1k"], "context 1024: toy has 256 positions"),

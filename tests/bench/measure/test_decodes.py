@@ -14,7 +14,7 @@ from jaxspec.bench.measure.decodes import (
     time_decodes,
 )
 from jaxspec.bench.measure.methods import Method, parse_methods
-from jaxspec.bench.measure.prompt_files import LabelledPrompt
+from jaxspec.io.text.prompt_files import LabelledPrompt
 
 PROMPTS = [LabelledPrompt("a", [1]), LabelledPrompt("b", [2])]
 

@@ -10,7 +10,6 @@ import pytest
 import jaxspec
 from jaxspec.bench.demo import DEMO_PROMPTS, DEMO_QUESTIONS
 from jaxspec.bench.measure.methods import parse_methods
-from jaxspec.bench.measure.prompt_files import LabelledPrompt, read_prompts
 from jaxspec.bench.peers import race_peers as peers
 from jaxspec.bench.peers.overhead import _medians, measure_overhead
 from jaxspec.bench.peers.peer import Peer, PeerDecode
@@ -19,6 +18,7 @@ from jaxspec.bench.peers.pytorch import PLAIN
 from jaxspec.bench.peers.race_peers import default_methods, race_peers, summarise_peer
 from jaxspec.call.text.token_ids import to_ids
 from jaxspec.cli.main import main
+from jaxspec.io.text.prompt_files import LabelledPrompt, read_prompts
 from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.zoo.checkpoint import drafter_directories
 from jaxspec.zoo.places import resolve_model

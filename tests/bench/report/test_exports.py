@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from jaxspec.bench.measure.decodes import Run
-from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.bench.report.definitions import DEFINITIONS, Timed, compare_speeds, measure_acceptance
 from jaxspec.bench.report.exports import (
     format_prometheus,
@@ -17,9 +16,10 @@ from jaxspec.bench.report.exports import (
     write_spec_bench,
     write_vllm,
 )
+from jaxspec.bench.report.markdown import write_report
 from jaxspec.bench.report.summary import summarise
-from jaxspec.bench.report_folder import write_report_folder
 from jaxspec.cli import main as cli
+from jaxspec.io.text.prompt_files import LabelledPrompt
 
 # A question of two turns and one of a single turn.
 PROMPTS = [
@@ -199,7 +199,7 @@ def test_report_says_what_differs_and_reads_older_files(report, tmp_path):
         for record in report["results"]
     ]
     old[-1] |= {"identical_to_ar": False, "differing_prompts": 2}
-    text = write_report_folder({**report, "results": old}, tmp_path).read_text()
+    text = write_report({**report, "results": old}, tmp_path).read_text()
     assert (
         "**Not all tokens equal those of `ar`**: of 3 prompts they differ for `x@4/d2` on 2."
         in text
@@ -215,27 +215,3 @@ def test_no_report_of_something_else(tmp_path, capsys):
             cli.main(["bench", "report", str(file), "--out", str(tmp_path / "o")]) == cli.USER_ERROR
         )
         assert message in capsys.readouterr().err and not (tmp_path / "o").exists()
-    sweep = ["--sweep", str(file), "--out", str(tmp_path / "o")]
-    file.write_text('{"results": [{}]}')
-    assert cli.main(["bench", "report", str(file), *sweep]) == cli.USER_ERROR
-    assert "holds no sweep" in capsys.readouterr().err and not (tmp_path / "o").exists()
-
-
-def test_a_sweep_is_a_section_or_a_report(report, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "jaxspec.bench.sweep.sweep_plot.plot_sweep", lambda sweep, path: path.write_bytes(b"drawn")
-    )
-    monkeypatch.setattr(
-        "jaxspec.bench.sweep.sweep_tables.render_sweep",
-        lambda sweep: f"at {sweep['temperatures'][0]['temperature']}",
-    )
-    sweep = {"temperatures": [{"temperature": 0.5}]}
-    alone = write_report_folder(sweep, tmp_path / "alone").read_text()
-    assert (
-        alone.startswith("# Budget sweep\n")
-        and "(sweep.png)" in alone
-        and "```text\nat 0.5\n```" in alone
-    )
-    section = write_report_folder(report, tmp_path / "both", sweep).read_text()
-    assert section.startswith("# Benchmark of tiny\n") and "\n## Budget sweep\n" in section
-    assert (tmp_path / "both/sweep.png").read_bytes() == b"drawn"

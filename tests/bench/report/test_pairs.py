@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from jaxspec.bench.measure.decodes import Run
-from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.bench.report.pairs import add_ratios, compare_rounds, find_partners
 from jaxspec.bench.report.speed_table import tabulate_speeds
+from jaxspec.io.text.prompt_files import LabelledPrompt
 
 PROMPTS = [LabelledPrompt(domain, "p") for domain in ("math",) * 6 + ("code",) * 6]
 NAMES = [

@@ -1,9 +1,9 @@
 import pytest
 
 from jaxspec.bench.measure.decodes import Run, group_methods
-from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.bench.report.speed_table import tabulate_speeds
 from jaxspec.bench.report.summary import summarise
+from jaxspec.io.text.prompt_files import LabelledPrompt
 
 PROMPTS = [LabelledPrompt("math", "p"), LabelledPrompt("code", "q")]
 

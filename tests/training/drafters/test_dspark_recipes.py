@@ -11,9 +11,9 @@ import pytest
 from slow_cases import slow_except
 
 import jaxspec
-from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params, Spec
+from jaxspec.io.text.prompt_files import LabelledPrompt
 from jaxspec.targets.transformer import Transformer
 from training import train_drafter
 from training.acceptance import EvalOptions

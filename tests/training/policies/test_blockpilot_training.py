@@ -13,8 +13,8 @@ from golden_data import SHIPPED
 
 import jaxspec
 from benchmarks.training import blockpilot_study
-from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.costs.round_costs import make_costs
+from jaxspec.io.text.prompt_files import LabelledPrompt
 from jaxspec.policies.store import load_policy
 from training.policies import blockpilot
 from training.policies.block_costs import (

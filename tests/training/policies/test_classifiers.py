@@ -10,9 +10,9 @@ from golden_data import SHIPPED
 
 import jaxspec
 from jaxspec.bench import demo
-from jaxspec.bench.measure.prompt_files import LabelledPrompt, read_prompts
 from jaxspec.costs.files import save_costs
 from jaxspec.costs.round_costs import make_costs
+from jaxspec.io.text.prompt_files import LabelledPrompt, read_prompts
 from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.policies.store import load_policy
 from training.policies import classifiers, expected

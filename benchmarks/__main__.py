@@ -1,0 +1,124 @@
+"""Run a study: `python -m benchmarks NAME …`, from a clone of the repository."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import NamedTuple
+
+from jaxspec.cli.main import report_errors
+from jaxspec.cli.parser import Parser
+from jaxspec.core.runtime.near_miss import choose_one
+
+
+class Study(NamedTuple):
+    """A study and where it is.
+
+    Attributes:
+      module: has `run`, which returns the exit status (None: 0). With `add_options(parser)`, `run`
+        takes the parsed arguments. Without, it takes the arguments that follow the name.
+      summary: one line for `--help`.
+    """
+
+    module: str
+    summary: str
+
+
+STUDIES = {
+    "adapt": Study(
+        "benchmarks.adapt.adapt_command",
+        "serve streams whose text changes, with every decider of updates",
+    ),
+    "batches": Study(
+        "benchmarks.serving.batches_command", "model full engines of a GPU that you don't have"
+    ),
+    "capacities": Study(
+        "benchmarks.latency.capacities_command", "time steps by the capacity of the caches"
+    ),
+    "confidence": Study(
+        "benchmarks.confidence.confidence_command",
+        "compare the probabilities that a drafter gives its tokens with what the target accepts",
+    ),
+    "first": Study(
+        "benchmarks.loading.first_command",
+        "time the first call of new processes, which compile all they need",
+    ),
+    "load": Study(
+        "benchmarks.loading.load_command",
+        "time the load of a checkpoint with random weights, and its peak host memory",
+    ),
+    "pauses": Study(
+        "benchmarks.policies.pauses_command",
+        "replay when the default pauses drafting, and other rules, on recorded rounds",
+    ),
+    "policies": Study(
+        "benchmarks.policies.policies_command",
+        "compare policies on one method, by a model of time and by the clock",
+    ),
+    "ranks": Study(
+        "benchmarks.ranks.ranks_command",
+        "count how often a drafter's first candidate is right, on a tree's spine and off it",
+    ),
+    "saturate": Study(
+        "benchmarks.serving.saturate_command",
+        "compare the serving engine with one call of `decode` for the same batch",
+    ),
+    "scores": Study(
+        "benchmarks.confidence.scores_command", "find the best score temperature of a method"
+    ),
+    "shorten": Study("benchmarks.shorten", "shorten a result to the figures that tables quote"),
+    "shrink": Study(
+        "benchmarks.serving.shrink_command",
+        "compare batches that leave out their finished sequences with whole ones",
+    ),
+    "sweep": Study(
+        "benchmarks.sweep.sweep_command",
+        "compare fixed budgets with a policy that chooses the rows of every round",
+    ),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a study.
+
+    Args:
+      argv: the study's name and its arguments (default: those of this process).
+
+    Returns:
+      The exit status: 0, or 2 for a mistake of the user's.
+    """
+    given = list(sys.argv[1:] if argv is None else argv)
+    return report_errors(lambda: _run(given))
+
+
+def _run(given: list[str]) -> int:
+    if not given or given[0] in ("-h", "--help"):
+        width = max(map(len, STUDIES))
+        print("usage: python -m benchmarks NAME …; --help after a name lists its options\n")
+        print("\n".join(f"  {name:{width}}  {one.summary}" for name, one in STUDIES.items()))
+        return 0
+    name, *rest = given
+    if name not in STUDIES:
+        raise ValueError(f"{name!r} is no study: {choose_one(name, STUDIES)}")
+    study = importlib.import_module(STUDIES[name].module)
+    if hasattr(study, "add_options"):
+        return study.run(make_parser(name, study).parse_args(rest))
+    return study.run(rest) or 0
+
+
+def make_parser(name: str, study: ModuleType) -> Parser:
+    """Make the parser of a study that has `add_options`."""
+    summary = STUDIES[name].summary
+    parser = Parser(
+        prog=f"python -m benchmarks {name}",
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        epilog=f"Example: python -m benchmarks {name} {study.EXAMPLE}",
+    )
+    study.add_options(parser)
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,43 @@
+"""`python -m benchmarks scores`: fit a drafter's score temperature."""
+
+from __future__ import annotations
+
+import argparse
+
+from jaxspec.cli import options, values
+from jaxspec.cli.bench import prompts as bench_prompts
+
+EXAMPLE = "--method dspark-lattice@16 --prompts FILE --limit 4"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the study."""
+    add = parser.add_argument
+    options.add_model(parser)
+    add("--method", required=True, help="drafter, builder and budget, as for bench")
+    add("--grid", default="0.3,0.4,0.5,0.6,0.8,1", help=f"numbers to try {options.DEFAULT}")
+    bench_prompts.add_prompts(parser)
+    bench_prompts.add_sampling(parser)
+    options.add_json_file(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure and print a table."""
+    from benchmarks.confidence.fit_scores import fit_scores, render_scores
+    from jaxspec.bench.measure.methods import parse_methods
+
+    values.check_folders(arguments, "json")
+    grid = values.parse_numbers(arguments, "grid")
+    params = values.load_params(arguments)
+    method = parse_methods(arguments.method, budget=16, spec=params.spec)[-1]
+    if method.options["method"] == "ar" or method.options.get("policy"):
+        raise ValueError(f"{arguments.method!r} scores no paths: give a drafted method, no policy")
+    prompts = bench_prompts.read_prompts(arguments, values.load_model_tokenizer(params.spec))
+    given = bench_prompts.collect_options(arguments)
+    report = fit_scores(
+        params, prompts, method, grid=grid, options=given, progress=values.show_progress
+    )
+    values.show_progress("")
+    values.save_json(arguments.json, report | {"options": given, "model": arguments.model})
+    print(render_scores(report))
+    return 0

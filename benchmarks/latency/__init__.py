@@ -1,0 +1,1 @@
+"""What the capacity of caches costs."""

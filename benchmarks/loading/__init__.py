@@ -1,0 +1,1 @@
+"""First calls of processes, and loads of checkpoints."""

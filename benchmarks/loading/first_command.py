@@ -1,0 +1,45 @@
+"""`python -m benchmarks first`: time the first call of a process."""
+
+from __future__ import annotations
+
+import argparse
+
+from jaxspec.cli import options, values
+
+EXAMPLE = "--model smollm2-135m --drafter jetspec --repeats 3"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the study."""
+    add, default = parser.add_argument, options.DEFAULT
+    add("--model", default="mini", help=f"name of a model, hub id or directory {default}")
+    add("--drafter", action="append", metavar="[NAME=]SOURCE", help="see jaxspec bench")
+    add(
+        "--methods",
+        default="ar,jetspec-best_first@4,default",
+        help=f"methods, as for bench {default}",
+    )
+    options.add_repeats(parser, 3, "processes of each method")
+    add("--prompt-tokens", type=int, default=100, help=f"tokens of the prompt {default}")
+    options.add_max_new_tokens(parser, 64)
+    options.add_json_file(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure and print a table."""
+    from benchmarks.loading.measure_first_calls import measure_first_calls, render_first_calls
+
+    values.check_folders(arguments, "json")
+    report = measure_first_calls(
+        arguments.model,
+        arguments.methods,
+        drafter=values.read_drafters(arguments),
+        repeats=arguments.repeats,
+        prompt_tokens=arguments.prompt_tokens,
+        max_new_tokens=arguments.max_new_tokens,
+        progress=values.show_progress,
+    )
+    values.show_progress("")
+    values.save_json(arguments.json, report)
+    print(render_first_calls(report))
+    return 0

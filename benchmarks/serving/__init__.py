@@ -1,0 +1,1 @@
+"""The serving engine: full engines, modelled batches, batches that shrink."""

@@ -1,0 +1,1 @@
+"""`python -m benchmarks sweep`: compare fixed budgets, beams and policies in turns."""

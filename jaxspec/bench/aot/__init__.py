@@ -1,0 +1,1 @@
+"""Compile programs for GPUs that you do not have."""

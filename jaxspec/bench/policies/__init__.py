@@ -1,1 +1,0 @@
-"""`jaxspec bench policies`: compare policies on the same prompts by three kinds of time."""

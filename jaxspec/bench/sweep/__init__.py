@@ -1,1 +1,0 @@
-"""`jaxspec bench sweep`: compare fixed budgets, beams and policies in turns."""

@@ -1,0 +1,1 @@
+"""`jaxspec bench` and its subcommands."""

@@ -1,0 +1,82 @@
+"""`jaxspec bench peers`: compare with transformers on PyTorch, and with llama.cpp."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from jaxspec.cli import options, values
+from jaxspec.cli.bench import prompts as bench_prompts
+
+
+def add_command(commands: options.Commands) -> None:
+    """Add the command to the parser of `bench`."""
+    parser = options.add_parser(
+        commands,
+        "peers",
+        run,
+        "compare with transformers on PyTorch, and with llama.cpp for GGUF files: same prompts "
+        "and threads",
+        "jaxspec bench peers --limit 1 --max-new-tokens 64 --repeats 3",
+    )
+    add = parser.add_argument
+    add(
+        "--model",
+        default="mini",
+        help=f"name of a model, hub id, directory or GGUF file {options.DEFAULT}",
+    )
+    add(
+        "--drafter",
+        help="name of a shipped drafter, hub id or directory "
+        "(default: all drafters that ship with the model)",
+    )
+    add(
+        "--methods",
+        help="our methods, as for bench (default: a tree of the block drafter, "
+        "chains of draft models, prompt lookup)",
+    )
+    bench_prompts.add_prompts(parser)
+    options.add_repeats(parser, 5, "number of times that each peer decodes each prompt")
+    options.add_json_file(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure both sides in turn and print a table."""
+    import jaxspec
+    from jaxspec.bench.measure.methods import parse_methods
+    from jaxspec.bench.peers import race_peers as peers
+    from jaxspec.bench.peers.peer_tables import render_peers
+    from jaxspec.io.text.prompt_files import uses_template
+    from jaxspec.zoo.checkpoint import drafter_directories
+    from jaxspec.zoo.places import resolve_model
+
+    if arguments.repeats < 1:
+        raise ValueError(f"--repeats is {arguments.repeats}: give at least 1")
+    values.check_folders(arguments, "json")
+    params = jaxspec.load(arguments.model, drafter=arguments.drafter, dtype="float32")
+    spec = params.spec
+    methods = parse_methods(arguments.methods or peers.default_methods(spec), budget=32, spec=spec)
+    tokenizer, chat = values.load_model_tokenizer(spec), values.read_chat(arguments)
+    prompts = bench_prompts.read_prompts(arguments, tokenizer)
+    report = peers.compare_peers(
+        params,
+        prompts,
+        methods,
+        resolve_model(arguments.model),
+        peers.find_assistants(
+            spec, drafter_directories(arguments.model, drafter=arguments.drafter)
+        ),
+        max_new_tokens=arguments.max_new_tokens,
+        repeats=arguments.repeats,
+        progress=values.show_progress,
+    )
+    report["settings"] = {
+        "model": Path(arguments.model).name,
+        "chat": uses_template(tokenizer, chat),
+        "methods": {method.name: method.options for method in methods},
+    }
+    values.save_json(arguments.json, report)
+    print(render_peers(report["results"], report["overhead"]))
+    if report["note"]:
+        print(report["note"])
+    return 0

@@ -1,0 +1,1 @@
+"""Times rounds, remembers what they cost and chooses by it."""
