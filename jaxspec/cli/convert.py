@@ -1,4 +1,4 @@
-"""`jaxspec convert`: write a drafter in another checkpoint format."""
+"""`jaxspec convert`: write a checkpoint in another format."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def add_command(commands: options.Commands) -> None:
         choices=(*list_layouts(), "packed", "bfloat16"),
         help="a drafter's own name: its native layout, which vLLM and SGLang load; speculators: "
         "for vLLM; "
-        "packed: the same layout in 6 bits per weight, for jaxspec only; bfloat16: unpack it",
+        "packed: a drafter in 6 bits per weight, a target bit for bit, for jaxspec only; "
+        "bfloat16: unpack it",
     )
     parser.add_argument(
         "--target",
@@ -45,7 +46,7 @@ def add_command(commands: options.Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Convert the drafter and say where it was written."""
-    from jaxspec.zoo.pack import pack_drafter, unpack_drafter
+    from jaxspec.zoo.pack import pack_checkpoint, unpack_checkpoint
 
     places, verifier = (arguments.source, arguments.destination), arguments.verifier
     if verifier is not None and arguments.to in ("packed", "bfloat16"):
@@ -53,9 +54,9 @@ def run(arguments: argparse.Namespace) -> int:
             "a verifier is named in the speculators schema alone: give --to speculators"
         )
     if arguments.to == "packed":
-        written = pack_drafter(*places, arguments.target)
+        written = pack_checkpoint(*places, arguments.target)
     elif arguments.to == "bfloat16":
-        written = unpack_drafter(*places, arguments.target)
+        written = unpack_checkpoint(*places, arguments.target)
     else:
         written = convert(*places, arguments.to, arguments.target, verifier)
     print(f"wrote {written}")

@@ -9,8 +9,8 @@ from typing import Any
 from jaxspec.drafters.files import check_files, read_config
 from jaxspec.drafters.hf_fields import FEATURE_CONVENTION
 from jaxspec.drafters.registry import records
-from jaxspec.io.files.packed import BITS
 from jaxspec.io.files.safetensors_files import WeightFiles
+from jaxspec.io.files.tensors import count_bytes
 from jaxspec.io.files.torch_files import TorchFile, TorchFiles, open_weights
 from jaxspec.io.hub import shipped
 from jaxspec.io.weights import provenance
@@ -52,7 +52,7 @@ def describe_checkpoint(source) -> dict[str, Any]:
         `architecture`, `block_size`, `mask_token_id`.
         `draft_vocabulary`: number of tokens that can be drafted; None if config.json does not say.
         `flags`.
-        `weights`: `parameters`, `bytes`, `dtypes`, `packed`, `tensors`, `files`.
+        `weights`: `parameters`, `bytes`, `dtypes`, `packed`, `coded`, `tensors`, `files`.
         `drafters`: names of a target's drafters.
 
     Raises:
@@ -143,6 +143,8 @@ def render_description(about: dict[str, Any]) -> str:
     ]
     if weights["packed"]:
         rows += [("stored", "6 bits a weight with a scale per output channel, read as floats")]
+    elif weights["coded"]:
+        rows += [("stored", "in codes, bit for bit; convert --to bfloat16 writes them in full")]
     rows += [("files", ", ".join(weights["files"]))]
     rows += [("drafters", ", ".join(about["drafters"]))] if about["drafters"] else []
     return "\n".join(f"{name:18} {value}" for name, value in rows)
@@ -233,6 +235,7 @@ def _gguf_weights(read: GgufWeights) -> dict[str, Any]:
         "bytes": read.file.size,
         "dtypes": dtypes,
         "packed": 0,
+        "coded": 0,
         "tensors": len(read.file),
         "files": [str(read.file.path)],
     }
@@ -245,15 +248,15 @@ def _weights(directory: Path) -> dict[str, Any]:
     formats = [record.files for record in records() if record.files is not None]
     read = _open(directory, [name for one in formats for name in one.weights])
     names = [] if read is None else list(read)
-    packed = getattr(read, "packed", frozenset())
+    mapped = isinstance(read, WeightFiles)
+    packed = read.packed if mapped else frozenset()
     dtypes: dict[str, int] = {}
     size = parameters = 0
     for name in names:
         stored = "packed" if name in packed else read.dtype(name)
-        shape = read.shape(name)
-        count = math.prod(shape)
+        count = math.prod(read.shape(name))
         dtypes[stored] = dtypes.get(stored, 0) + count
-        size += BITS * count // 8 + 4 * shape[0] if name in packed else count * _width(stored)
+        size += read.size(name) if mapped else count * count_bytes(stored)
         parameters += count if name in packed or stored.startswith(("F", "BF")) else 0
     side = dict.fromkeys(name for one in formats for name in one.side_files)
     files = [] if read is None else list(read.files)
@@ -263,6 +266,7 @@ def _weights(directory: Path) -> dict[str, Any]:
         "bytes": size,
         "dtypes": dtypes,
         "packed": len(packed),
+        "coded": len(read.coded) if mapped else 0,
         "tensors": len(names),
         "files": files + [name for name in side if (directory / name).is_file()],
     }
@@ -282,9 +286,3 @@ def _open(directory: Path, own: list[str]) -> WeightFiles | TorchFiles | TorchFi
         return open_weights(directory)
     except FileNotFoundError:
         return None
-
-
-def _width(stored: str) -> int:
-    """Return the bytes per element of a safetensors dtype: BOOL, F8_E4M3, BF16, I64, …"""
-    digits = "".join(c for c in stored.split("_")[0] if c.isdigit())
-    return max(1, int(digits or 8) // 8)

@@ -1,7 +1,8 @@
-"""Store a drafter in six bits per weight, or write it in full again; see `jaxspec.io.files.packed`.
+"""Store a checkpoint in fewer bytes, or write it in full again.
 
-Other engines only read full weights. Drafters of any layout can be packed, because their tensors
-keep their names. Targets cannot be packed: their weights decide the text.
+A drafter of any layout gets six bits per weight (`jaxspec.io.files.packed`); tensors keep their
+names. A target's weights decide the text, so they are coded bit for bit (`jaxspec.io.files.coded`).
+Other engines only read full weights.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from jaxspec.targets.weights import HEAD, stored_name
 from jaxspec.zoo.places import open_target, resolve_drafter, resolve_model
 
 
-def pack_drafter(
+def pack_checkpoint(
     source: str | Path, destination: str | Path, target: str | Path | None = None
 ) -> Path:
-    """Write the drafter `source` to the directory `destination` with packed matrices.
+    """Write `source` to the directory `destination`: a drafter packed, a target coded.
 
     Args:
       source: directory or hub id, or the name of a drafter that ships with `target`. Its weights
-        must be in safetensors files.
+        must be in one safetensors file.
       destination: directory to create; it must not hold a model yet.
-      target: the model that the drafter serves. If it is given, rows of the target's own output
+      target: the model that a drafter serves. If it is given, rows of the target's own output
         projection are left out, see `jaxspec.drafters.borrowed_head`, and so are copies of the
         target's tensors that a layout stores and nothing reads.
 
@@ -47,12 +48,13 @@ def pack_drafter(
 
     Raises:
       FileExistsError: `destination` holds a config.json.
-      ValueError: the source is packed already, is a target, or has no safetensors files.
+      ValueError: the source is packed already, or has no safetensors file.
     """
     directory = _directory(source, target)
-    if is_packed(directory):
+    if not is_full(directory):
         raise ValueError(f"{directory} is packed already: copy it, or unpack it first")
-    _refuse_target(directory)
+    if _is_target(directory):
+        return _rewrite(directory, Path(destination), dict, {}, coded=True)
     entries, left_out = {"storage": STORAGE}, set()
     if target is not None:
         left_out |= _copies(directory)
@@ -63,22 +65,23 @@ def pack_drafter(
     def pack_rest(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return pack({name: tensor for name, tensor in tensors.items() if name not in left_out})
 
-    return _rewrite(directory, Path(destination), pack_rest, entries)
+    return _rewrite(directory, Path(destination), pack_rest, entries, coded=True)
 
 
-def unpack_drafter(
+def unpack_checkpoint(
     source: str | Path, destination: str | Path, target: str | Path | None = None
 ) -> Path:
-    """Invert `pack_drafter`; write packed matrices in bfloat16, which other engines read.
+    """Invert `pack_checkpoint`; write packed matrices in bfloat16, which other engines read.
 
     Raises:
       FileExistsError: `destination` holds a config.json.
       ValueError: the source is not packed.
     """
     directory = _directory(source, target)
-    if not is_packed(directory):
+    if is_full(directory):
         raise ValueError(f"{directory} is not packed: its weights are stored as floats already")
-
+    if not is_packed(directory):
+        return _rewrite(directory, Path(destination), dict, {})
     return _rewrite(directory, Path(destination), shorten_unpacked, {"storage": None})
 
 
@@ -96,6 +99,12 @@ def shorten_unpacked(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
 def is_packed(directory: Path) -> bool:
     """Whether the config.json in `directory` says that its weights are packed."""
     return read_entries(directory / "config.json").get("jaxspec", {}).get("storage") == STORAGE
+
+
+def is_full(directory: Path) -> bool:
+    """Whether other engines can read the weights in `directory`: none is packed or coded."""
+    files = [WeightFiles.of_file(path) for path in sorted(directory.glob("*.safetensors"))]
+    return not is_packed(directory) and not any(read.coded for read in files)
 
 
 def _copies(directory: Path) -> set[str]:
@@ -123,17 +132,14 @@ def _directory(source: str | Path, target: str | Path | None) -> Path:
     return resolve_model(source) if target is None else resolve_drafter(source, target)
 
 
-def _refuse_target(directory: Path) -> None:
-    """Refuse to pack a target.
+def _is_target(directory: Path) -> bool:
+    """Whether a folder holds a target.
 
     A small language model is a drafter if its config.json names its target.
     """
     hf = read_entries(directory / "config.json")
     named = (hf.get("architectures") or [""])[0]
-    if named.endswith("ForCausalLM") and "draft_vocab_size" not in hf and "jaxspec" not in hf:
-        raise ValueError(
-            f"{directory} is a target ({named}), whose weights decide the text: pack drafters alone"
-        )
+    return named.endswith("ForCausalLM") and "draft_vocab_size" not in hf and "jaxspec" not in hf
 
 
 def _rewrite(
@@ -141,26 +147,29 @@ def _rewrite(
     destination: Path,
     change: Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]],
     entries: dict[str, Any],
+    coded: bool = False,
 ) -> Path:
-    """Copy a drafter with changed tensors and config.
+    """Copy a checkpoint with changed tensors and config.
 
-    `entries` go into config.json's `jaxspec` object; None removes an entry.
+    `entries` go into config.json's `jaxspec` object; None removes an entry. Without entries the
+    config stays as it is.
     """
     if (destination / "config.json").exists():
         raise FileExistsError(f"{destination} holds a model already: choose another directory")
     paths = sorted(directory.glob("*.safetensors"))
     if len(paths) != 1:
         raise ValueError(
-            f"{directory} has {len(paths)} safetensors files: give a drafter whose weights are in "
-            "one"
+            f"{directory} has {len(paths)} safetensors files: give a model whose weights are in one"
         )
     hf = read_json(directory / "config.json")
     own = (hf.get("jaxspec") or {}) | entries
-    hf["jaxspec"] = {name: value for name, value in own.items() if value is not None}
+    if entries:
+        hf["jaxspec"] = {name: value for name, value in own.items() if value is not None}
     with staging(destination) as folder:
         for path in directory.iterdir():
             if path.is_file() and path not in paths:
                 shutil.copyfile(path, folder / path.name)
-        write_safetensors(folder / paths[0].name, change(dict(WeightFiles.of_file(paths[0]))))
+        tensors = change(dict(WeightFiles.of_file(paths[0])))
+        write_safetensors(folder / paths[0].name, tensors, coded=coded)
         write_text(folder / "config.json", json.dumps(hf, indent=2) + "\n")
     return destination

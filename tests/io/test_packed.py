@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from golden_data import SHIPPED
+from safetensors.numpy import load_file
 
 import jaxspec
 from jaxspec.cli.main import main
@@ -16,7 +17,7 @@ from jaxspec.io.files.packed import pack, unpack
 from jaxspec.io.files.safetensors_files import WEIGHTS, WeightFiles, write_safetensors
 from jaxspec.io.hub import ZOO, shipped
 from jaxspec.zoo.inspect import describe_checkpoint, render_description
-from jaxspec.zoo.pack import is_packed, pack_drafter, unpack_drafter
+from jaxspec.zoo.pack import is_full, is_packed, pack_checkpoint, unpack_checkpoint
 
 GOLDEN = SHIPPED
 DRAFTERS = ZOO / "mini" / "drafters"
@@ -29,17 +30,16 @@ def test_a_weight_is_half_a_step_off_at_most():
         "half": rng.normal(size=(3, 8)).astype(ml_dtypes.bfloat16),
         "zeros": np.zeros((2, 8), np.float32),
         "vector": np.ones(8, np.float32),
-        "narrow": np.ones((4, 7), np.float32),
         "ids": np.arange(16).reshape(2, 8),
     }
     stored = pack(tensors)
     for name in ("matrix", "half", "zeros"):
         found, wanted = unpack(stored[name], stored[f"{name}.scale"]), tensors[name]
         rows = 0 if name == "zeros" else len(wanted)
-        assert stored[name].shape == (rows, 6, wanted.shape[1] // 8)
+        assert stored[name].shape == (rows, wanted.shape[1]) and stored[name].dtype == np.uint8
         step = np.abs(wanted.astype(np.float32)).max(axis=1, keepdims=True) / 31
         assert (np.abs(found - wanted.astype(np.float32)) <= step / 2 + 1e-7).all()
-    for name in ("vector", "narrow", "ids"):
+    for name in ("vector", "ids"):
         assert stored[name] is tensors[name] and f"{name}.scale" not in stored
 
 
@@ -47,12 +47,12 @@ def test_rows_of_zeros_are_left_out_and_come_back():
     matrix = np.random.default_rng(2).normal(size=(7, 8)).astype(np.float32)
     matrix[[0, 3, 4]] = 0
     stored = pack({"x": matrix})
-    assert stored["x"].shape == (4, 6, 1) and stored["x.scale"].shape == (7,)
+    assert stored["x"].shape == (4, 8) and stored["x.scale"].shape == (7,)
     found = unpack(stored["x"], stored["x.scale"])
     assert not found[[0, 3, 4]].any()
     np.testing.assert_allclose(found, matrix, atol=np.abs(matrix).max() / 62)
     # A file may hold rows of zeros too.
-    whole = np.zeros((7, 6, 1), np.uint8)
+    whole = np.zeros((7, 8), np.uint8)
     whole[stored["x.scale"] > 0] = stored["x"]
     np.testing.assert_array_equal(unpack(whole, stored["x.scale"]), found)
 
@@ -91,7 +91,7 @@ def test_wrong_scales_and_shapes_end_in_one_line(tmp_path):
     with pytest.raises(ValueError, match=r"scales .* are float32 \[3\], 3 of them .* for 2 rows"):
         WeightFiles(tmp_path)["x"]
     write_safetensors(tmp_path / WEIGHTS, stored | {"x": np.ones((2, 7, 1), np.uint8)})
-    with pytest.raises(ValueError, match=r"shape \[2, 7, 1\] .* must be \[rows, 6, in / 8\]"):
+    with pytest.raises(ValueError, match=r"shape \[2, 7, 1\] .* must be \[rows, in\]"):
         WeightFiles(tmp_path).shape("x")
 
 
@@ -100,12 +100,12 @@ def test_shipped_drafters_are_packed(name):
     assert is_packed(DRAFTERS / name)
     about = describe_checkpoint(DRAFTERS / name)
     assert about["readable"] and about["weights"]["packed"] > 0
-    assert about["weights"]["parameters"] > 1.9e6 and about["weights"]["bytes"] < 2.3e6
+    assert about["weights"]["parameters"] > 1.9e6 and about["weights"]["bytes"] < 2e6
     assert "6 bits a weight" in render_description(about)
 
 
 def test_a_drafter_survives_unpacking_saving_and_packing(tmp_path, capsys):
-    full = unpack_drafter("dflash", tmp_path / "full", "mini")
+    full = unpack_checkpoint("dflash", tmp_path / "full", "mini")
     assert not is_packed(full) and describe_checkpoint(full)["weights"]["dtypes"].keys() == {"BF16"}
     assert main(["convert", str(full), str(tmp_path / "again"), "--to", "packed"]) == 0
     assert "wrote" in capsys.readouterr().out
@@ -125,8 +125,15 @@ def test_a_drafter_survives_unpacking_saving_and_packing(tmp_path, capsys):
 
 
 def test_targets_stay_exact(tmp_path):
-    with pytest.raises(ValueError, match="is a target .*: pack drafters alone"):
-        pack_drafter("mini", tmp_path / "out")
+    full = unpack_checkpoint("mini", tmp_path / "full")
+    assert is_full(full) and (full / WEIGHTS).stat().st_size > 16e6
+    assert (full / "config.json").read_text() == (ZOO / "mini/config.json").read_text()
+    plain = load_file(full / WEIGHTS)
+    assert main(["convert", str(full), str(tmp_path / "coded"), "--to", "packed"]) == 0
+    assert not is_full(tmp_path / "coded")
+    for read in (WeightFiles(tmp_path / "coded"), WeightFiles(ZOO / "mini")):
+        assert set(read) == set(plain)
+        assert all(read[name].tobytes() == plain[name].tobytes() for name in plain)
     folder = tmp_path / "target"
     folder.mkdir()
     source = GOLDEN / "targets/llama_scaled"
@@ -138,10 +145,10 @@ def test_targets_stay_exact(tmp_path):
 
 def test_mistakes_of_packing(tmp_path):
     with pytest.raises(ValueError, match="is packed already"):
-        pack_drafter("dflash", tmp_path / "out", "mini")
+        pack_checkpoint("dflash", tmp_path / "out", "mini")
     with pytest.raises(ValueError, match="is not packed"):
-        unpack_drafter(GOLDEN / "dflash/drafter", tmp_path / "out")
+        unpack_checkpoint(GOLDEN / "dflash/drafter", tmp_path / "out")
     with pytest.raises(FileExistsError, match="holds a model already"):
-        unpack_drafter("dflash", DRAFTERS / "jetspec", "mini")
+        unpack_checkpoint("dflash", DRAFTERS / "jetspec", "mini")
     config = json.loads((DRAFTERS / "dflash/config.json").read_text())
     assert config["jaxspec"]["storage"] == "packed"

@@ -24,7 +24,7 @@ from jaxspec.drafters.files import read_config
 from jaxspec.drafters.jetspec.head import init_head
 from jaxspec.io.files.safetensors_files import WEIGHTS, WeightFiles, read_json
 from jaxspec.zoo.convert import convert
-from jaxspec.zoo.pack import pack_drafter
+from jaxspec.zoo.pack import pack_checkpoint
 from jaxspec.zoo.places import lay_out_gguf, open_target
 
 EAGLE, LLAMA = SHIPPED / "eagle3" / "draft", SHIPPED / "tiny_llama"
@@ -52,7 +52,7 @@ def borrowing(tmp_path):
     head = weights["embedding"].T if target.tie_embeddings else weights["lm_head"]
     variables = init_head(config) | {"draft": {"ids": ids, "lm_head": head[:, ids]}}
     jaxspec.save(params.with_drafter("dflash", config, variables), tmp_path / "saved")
-    drafter = pack_drafter(tmp_path / "saved/drafters/dflash", tmp_path / "packed", gguf)
+    drafter = pack_checkpoint(tmp_path / "saved/drafters/dflash", tmp_path / "packed", gguf)
     return gguf, drafter, ids
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxspec.bench.peers.peer import Peer, PeerDecode, count_threads
-from jaxspec.zoo.pack import is_packed, unpack_drafter
+from jaxspec.zoo.pack import is_full, unpack_checkpoint
 from jaxspec.zoo.places import find_gguf_file, is_gguf
 
 # Most tokens that transformers' prompt lookup drafts; the figure of its documentation.
@@ -47,7 +47,7 @@ def torch_peers(
     def read(path: str | os.PathLike) -> Any:
         with tempfile.TemporaryDirectory() as folder:
             # transformers does not know our packed weights.
-            full = Path(unpack_drafter(path, folder) if is_packed(Path(path)) else path)
+            full = Path(path if is_full(Path(path)) else unpack_checkpoint(path, folder))
             given, options = full, {}
             if is_gguf(full):
                 given, options = (

@@ -1,11 +1,11 @@
 """Weights in six bits each: integers from -31 to 31 with a float32 scale per output channel.
 
-A matrix `x` [out, in] is stored as `x` uint8 [out, 6, in / 8] and `x.scale` float32 [out]. Plane k
-of row i of `x` holds bit k of `value + 32`, eight columns per byte, and `value * scale[i]` is the
-weight. Rows of zeros have the scale 0. Where there are any, `x` may have the other rows only: a
-Markov head has a row for every token of the target, and few of them are trained. Vectors keep their
-dtype, and so do matrices if their number of columns is not a multiple of 8. Only drafters are
-packed: they decide how many tokens are accepted, never which tokens are written.
+A matrix `x` [out, in] is stored as `x` uint8 [out, in] and `x.scale` float32 [out]: `x` holds
+`value + 32`, and `value * scale[i]` is the weight. Where there are rows of zeros, whose scale is 0,
+`x` may have the other rows only: a Markov head has a row for every token of the target, and few of
+them are trained. Vectors keep their dtype. Files hold `x` in codes of some five bits, see
+`jaxspec.io.files.coded`. Only drafters are packed: they decide how many tokens are accepted, never
+which tokens are written.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ import numpy as np
 
 # The value of `jaxspec.storage` in the config.json of a packed drafter.
 STORAGE = "packed"
-BITS = 6
-_LARGEST = 2 ** (BITS - 1) - 1
-_OFFSET = 2 ** (BITS - 1)
+_LARGEST, _OFFSET = 31, 32
 
 
 def scale_name(name: str) -> str:
@@ -40,22 +38,20 @@ def pack(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     stored: dict[str, np.ndarray] = {}
     for name, tensor in tensors.items():
         floats = tensor.dtype.name in ("float32", "float16", "bfloat16")
-        if not floats or tensor.ndim != 2 or tensor.shape[1] % 8:
+        if not floats or tensor.ndim != 2:
             stored[name] = tensor
             continue
         values = np.asarray(tensor, np.float32)
         scale = (np.abs(values).max(axis=1) / _LARGEST).astype(np.float32)
         kept = scale != 0
         steps = np.rint(values[kept] / scale[kept, None])
-        whole = (steps + _OFFSET).astype(np.uint8)
-        planes = (whole[:, None, :] >> np.arange(BITS, dtype=np.uint8)[:, None]) & 1
-        stored[name] = np.packbits(planes, axis=-1)
+        stored[name] = (steps + _OFFSET).astype(np.uint8)
         stored[scale_name(name)] = scale
     return stored
 
 
 def unpack(stored: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Unpack bytes uint8 [rows, 6, in / 8] with scales float32 [out] to float32 [out, in].
+    """Unpack steps uint8 [rows, in] with scales float32 [out] to float32 [out, in].
 
     Raises:
       ValueError: one of the two has another shape or dtype.
@@ -68,8 +64,7 @@ def unpack(stored: np.ndarray, scale: np.ndarray) -> np.ndarray:
             f"scales of packed weights are {scale.dtype.name} {list(scale.shape)}, {len(kept)} of "
             f"them for rows, and must be float32 for {len(stored)} rows: pack the drafter again"
         )
-    planes = np.unpackbits(stored, axis=-1) << np.arange(BITS, dtype=np.uint8)[:, None]
-    values = planes.sum(axis=1, dtype=np.uint8).astype(np.float32) - np.float32(_OFFSET)
+    values = stored.astype(np.float32) - np.float32(_OFFSET)
     whole = np.zeros((len(scale), columns), np.float32)
     whole[kept] = values * scale[kept, None]
     return whole
@@ -81,9 +76,9 @@ def unpacked_shape(stored: tuple[int, ...], scales: tuple[int, ...]) -> tuple[in
     Raises:
       ValueError: no packed matrix has this shape.
     """
-    if len(stored) != 3 or stored[1] != BITS or len(scales) != 1:
+    if len(stored) != 2 or len(scales) != 1:
         raise ValueError(
             f"packed weights have the shape {list(stored)} and scales {list(scales)}, and must be "
-            f"[rows, {BITS}, in / 8] and [out]: pack the drafter again"
+            "[rows, in] and [out]: pack the drafter again"
         )
-    return scales[0], 8 * stored[2]
+    return scales[0], stored[1]

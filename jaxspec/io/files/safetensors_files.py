@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,9 +15,10 @@ from safetensors.numpy import save_file
 
 from jaxspec.core.runtime.near_miss import choose_one
 from jaxspec.io.files.atomic import replacing
+from jaxspec.io.files.coded import Coded, decode, encode, read_entry
 from jaxspec.io.files.packed import packed_names, scale_name, unpack, unpacked_shape
 from jaxspec.io.files.raw_file import RawSafetensors
-from jaxspec.io.files.tensors import BlockReader, RowReader, Tensors
+from jaxspec.io.files.tensors import BlockReader, RowReader, Tensors, count_bytes
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -30,8 +32,9 @@ _MAPS = ("d2t", "t2d", "draft_id_to_target_id")
 class WeightFiles(Tensors):
     """Tensors of a directory by name.
 
-    Files stay mapped; indexing copies one tensor into memory, in its stored dtype. A packed tensor
-    (see `jaxspec.io.files.packed`) is read as float32, and its scales are not among the names.
+    Files stay mapped; indexing copies one tensor into memory, in its stored dtype. A coded tensor
+    (see `jaxspec.io.files.coded`) is read as what it was. A packed one (see
+    `jaxspec.io.files.packed`) is read as float32, and its scales are not among the names.
 
     Raises:
       FileNotFoundError: the directory, its weights or some of its shards are missing.
@@ -58,18 +61,21 @@ class WeightFiles(Tensors):
         # safetensors' handles have keys() but cannot be iterated over.
         names = {file: list(handle.keys()) for file, handle in self._files.items()}
         self._stored = {name: file for file, own in names.items() for name in own}
+        self._coded: dict[str, Coded] = {}
+        for file, handle in self._files.items():
+            try:
+                found = read_entry(handle.metadata())
+            except ValueError as error:
+                raise _damaged(self.directory / file, error) from None
+            self._coded |= {name: of for name, of in found.items() if name in names[file]}
         self._packed = packed_names(self._stored, self.stored_dtype)
         scales = {scale_name(name) for name in self._packed}
         self._home = {n: file for n, file in self._stored.items() if n not in scales}
 
     def __getitem__(self, name: str) -> np.ndarray:
-        handle = self._files[self._home[name]]
         stored = self.stored_dtype(name)
         if name in self._packed:
-            scales = scale_name(name)
-            return unpack(
-                handle.get_tensor(name), self._files[self._stored[scales]].get_tensor(scales)
-            )
+            return unpack(self._read(name), self._read(scale_name(name)))
         table = stored in _INTEGERS and name.rpartition(".")[2] in _MAPS
         if stored not in (*FLOAT_DTYPES, *_TABLES) and not table:
             raise ValueError(
@@ -77,12 +83,23 @@ class WeightFiles(Tensors):
                 "can be read: "
                 "use an unquantised checkpoint"
             )
-        return handle.get_tensor(name)
+        return self._read(name)
+
+    def _read(self, name: str) -> np.ndarray:
+        """Read a tensor of the file, and restore it if it is coded."""
+        file = self._stored[name]
+        stored = self._files[file].get_tensor(name)
+        if name not in self._coded:
+            return stored
+        try:
+            return decode(stored, *self._coded[name])
+        except ValueError as error:
+            raise _damaged(self.directory / file, f"{name}: {error}") from None
 
     def row_reader(self, name: str) -> RowReader:
         """Return a function that reads some rows of a tensor, without mapping them."""
         stored = self.stored_dtype(name)
-        if stored not in FLOAT_DTYPES:  # packed, or refused
+        if name in self._coded or stored not in FLOAT_DTYPES:  # packed, or refused
             return super().row_reader(name)
         raw = self._open_raw(name)
         return raw.row_reader(raw.offsets[name], self.shape(name), np.dtype(FLOAT_DTYPES[stored]))
@@ -90,7 +107,7 @@ class WeightFiles(Tensors):
     def block_reader(self, name: str) -> BlockReader:
         """Return a function that reads some columns of some rows of a matrix, and no others."""
         stored = self.stored_dtype(name)
-        if stored not in FLOAT_DTYPES:
+        if name in self._coded or stored not in FLOAT_DTYPES:
             return super().block_reader(name)
         raw, (rows, columns) = self._open_raw(name), self.shape(name)
         dtype = np.dtype(FLOAT_DTYPES[stored])
@@ -104,10 +121,23 @@ class WeightFiles(Tensors):
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return a tensor's shape; only the file's header is read."""
-        stored = tuple(self._slice(name).get_shape())
+        stored = self._stored_shape(name)
         if name not in self._packed:
             return stored
-        return unpacked_shape(stored, tuple(self._slice(scale_name(name)).get_shape()))
+        return unpacked_shape(stored, self._stored_shape(scale_name(name)))
+
+    def _stored_shape(self, name: str) -> tuple[int, ...]:
+        if name in self._coded:
+            return self._coded[name][1]
+        return tuple(self._slice(name).get_shape())
+
+    def size(self, name: str) -> int:
+        """Return the bytes that a tensor takes in the file, its scales included."""
+        if name in self._coded:
+            (own,) = self._slice(name).get_shape()
+        else:
+            own = math.prod(self._stored_shape(name)) * count_bytes(self.stored_dtype(name))
+        return own + (self.size(scale_name(name)) if name in self._packed else 0)
 
     @property
     def files(self) -> list[str]:
@@ -119,13 +149,18 @@ class WeightFiles(Tensors):
         """Names of the tensors that are packed into six bits per weight."""
         return self._packed
 
+    @property
+    def coded(self) -> frozenset[str]:
+        """Names of the tensors of which the file holds codes."""
+        return frozenset(self._coded)
+
     def dtype(self, name: str) -> str:
         """Return the dtype that indexing gives (`F32`, `BF16`, `I64`, `BOOL`, …)."""
         return "F32" if name in self._packed else self.stored_dtype(name)
 
     def stored_dtype(self, name: str) -> str:
-        """Return the dtype in the file: `U8` for a packed tensor."""
-        return self._slice(name).get_dtype()
+        """Return the dtype in the file: `U8` for a packed tensor, what it was for a coded one."""
+        return self._coded[name][0] if name in self._coded else self._slice(name).get_dtype()
 
     def _slice(self, name: str):
         """Return the safetensors handle of one tensor, which gives shape and dtype."""
@@ -137,11 +172,15 @@ class WeightFiles(Tensors):
 
 
 def write_safetensors(
-    path: str | os.PathLike, tensors: Mapping[str, np.ndarray], dtype: str | None = None
+    path: str | os.PathLike,
+    tensors: Mapping[str, np.ndarray],
+    dtype: str | None = None,
+    coded: bool = False,
 ) -> None:
     """Write `tensors` to one file, cast to `dtype` (`float32`, `float16` or `bfloat16`) if given.
 
-    The file appears whole or not at all, see `jaxspec.io.files.atomic`.
+    The file appears whole or not at all, see `jaxspec.io.files.atomic`. If `coded`, it holds codes
+    (`jaxspec.io.files.coded`), which other engines cannot read.
 
     Raises:
       OSError: it cannot be written.
@@ -151,9 +190,10 @@ def write_safetensors(
         name: np.ascontiguousarray(tensor if target is None else tensor.astype(target))
         for name, tensor in tensors.items()
     }
+    stored, entry = encode(plain) if coded else (plain, {})
     with replacing(path) as partial:
         # transformers refuses files without this format mark.
-        save_file(plain, partial, metadata={"format": "pt"})
+        save_file(stored, partial, metadata={"format": "pt"} | entry)
 
 
 def weight_dtype(name: str) -> np.dtype:
@@ -280,8 +320,8 @@ def open_safetensors(path: Path):
         raise _damaged(path, error) from None
 
 
-def _damaged(path: Path, error: SafetensorError) -> ValueError:
-    """Make a one-line error for a file that safetensors cannot read."""
+def _damaged(path: Path, error: Exception | str) -> ValueError:
+    """Make a one-line error for a file that cannot be read."""
     # The parser's message lists every dtype that it knows; cut that off.
     reason = str(error).splitlines()[0].split(", expected one of")[0]
     return ValueError(f"{path} is truncated or corrupt ({reason}); download it again")

@@ -119,5 +119,11 @@ def find_row_reader(read: Mapping[str, np.ndarray], name: str) -> RowReader:
     return read.row_reader(name) if isinstance(read, Tensors) else _slice_rows(read[name])
 
 
+def count_bytes(dtype: str) -> int:
+    """Count the bytes per element of a safetensors dtype: BOOL, F8_E4M3, BF16, I64, …"""
+    digits = "".join(c for c in dtype.split("_")[0] if c.isdigit())
+    return max(1, int(digits or 8) // 8)
+
+
 def _slice_rows(tensor: np.ndarray) -> RowReader:
     return lambda start, stop, memory: tensor[start:stop]

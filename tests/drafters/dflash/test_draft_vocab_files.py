@@ -31,7 +31,7 @@ from jaxspec.io.weights.weight_map import WeightMismatch
 from jaxspec.zoo.convert import convert
 from jaxspec.zoo.doctor import diagnose
 from jaxspec.zoo.inspect import describe_checkpoint, render_description
-from jaxspec.zoo.pack import pack_drafter
+from jaxspec.zoo.pack import pack_checkpoint
 
 GOLDEN = SHIPPED
 TARGET = GOLDEN / "dflash" / "target"
@@ -271,14 +271,14 @@ def test_doctor_measures_what_can_be_drafted(tmp_path):
 def borrowing(tmp_path):
     """A drafter that is packed without the target's rows, and the same one with them."""
     whole = write("jetspec", tmp_path / "whole")
-    return whole, pack_drafter(whole, tmp_path / "packed", TARGET)
+    return whole, pack_checkpoint(whole, tmp_path / "packed", TARGET)
 
 
 @pytest.mark.parametrize("kind", slow_except(["dflash"], FORMS))
 @pytest.mark.thorough
 def test_the_targets_rows_need_not_be_stored(kind, tmp_path):
     whole = write(kind, tmp_path / "whole")
-    packed = pack_drafter(whole, tmp_path / "packed", TARGET)
+    packed = pack_checkpoint(whole, tmp_path / "packed", TARGET)
     with safe_open(packed / WEIGHTS, "np") as file:
         assert not {"lm_head.weight", "embed_tokens.weight"} & set(file.keys())
     params, full = (jaxspec.load(TARGET, drafter={kind: x}) for x in (packed, whole))
@@ -305,7 +305,7 @@ def test_a_projection_that_is_not_the_targets_is_kept(tmp_path):
     own = write("jetspec", tmp_path / "own")
     change(own, lm_head__weight=1.5 * WeightFiles(TARGET)["lm_head.weight"][IDS])
     for target, name in ((TARGET, "other"), (None, "unknown")):
-        packed = pack_drafter(own, tmp_path / name, target)
+        packed = pack_checkpoint(own, tmp_path / name, target)
         assert "lm_head.weight" in load_file(packed / WEIGHTS)
         jaxspec.load(TARGET, drafter={"jetspec": packed})
 

@@ -29,7 +29,7 @@ from jaxspec.zoo.checkpoint import save
 from jaxspec.zoo.convert import convert
 from jaxspec.zoo.doctor import diagnose
 from jaxspec.zoo.inspect import describe_checkpoint, render_description
-from jaxspec.zoo.pack import pack_drafter
+from jaxspec.zoo.pack import pack_checkpoint
 
 GOLDEN = SHIPPED / "dspark"
 TARGET = GOLDEN / "target"
@@ -302,7 +302,7 @@ def test_packed_files_leave_out_the_targets_tensors(tmp_path):
     few = dataclasses.replace(config, draft_vocab_size=80)
     save(model.with_drafter("few", few, reduced), tmp_path / "model")
     for source in (directory_of("vanilla"), tmp_path / "model/drafters/few"):
-        packed = pack_drafter(source, tmp_path / "packed" / source.name, TARGET)
+        packed = pack_checkpoint(source, tmp_path / "packed" / source.name, TARGET)
         assert not {"embed_tokens.weight", "lm_head.weight"} & set(load_file(packed / WEIGHTS))
         again = jaxspec.load(TARGET, drafter={"x": packed}, dtype="float32")
         assert again.spec.drafter("x") == (config if source.parent == GOLDEN else few)
