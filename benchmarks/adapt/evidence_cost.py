@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.adapt.kept_runs import Record
-from jaxspec.adapt import AdaptOptions, Session
-from jaxspec.adapt.deciders.never import make_never
+from jaxspec.adapt import AdaptiveSession, AdaptOptions
+from jaxspec.adapt.deciders.fixed import make_never
 from jaxspec.bench.report.table import Column, Table, fixed, with_interval
 from jaxspec.core.bootstrap import bound_ratio, resample_prompts
 from jaxspec.core.params import Params
@@ -43,7 +43,7 @@ def measure_evidence(
     if repeats < 1 or not prompts:
         raise ValueError(f"{len(prompts)} prompts, {repeats} times: give at least one of both")
     given = {"policy": None, "budget": 16} | (decode or {})
-    session = Session(params, make_never(learns=True), method=method, options=options)
+    session = AdaptiveSession(params, make_never(learns=True), method=method, options=options)
     rows = []
     for number, prompt in enumerate(prompts, 1):
         progress(f"prompt {number} of {len(prompts)}")

@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.adapt.kept_runs import KeptRuns, Record, digest_prompts
 from benchmarks.adapt.streams import Item, make_stream
-from jaxspec.adapt import AdaptOptions, Decider, Session, make_decider
+from jaxspec.adapt import AdaptiveSession, AdaptOptions, Decider, make_decider
 from jaxspec.adapt.actions import ACTIONS, SKIP
 from jaxspec.adapt.deciders import DECIDERS, Decision
 from jaxspec.adapt.prices import Prices
@@ -90,7 +90,9 @@ def measure_adapt(
         # A clock hears what else the machine does, so its arms take turns, query by query.
         for group in [missing] if prices is None else [[arm] for arm in missing]:
             sessions = {
-                arm: Session(params, arm, method=method, options=options, seed=seed, prices=prices)
+                arm: AdaptiveSession(
+                    params, arm, method=method, options=options, seed=seed, prices=prices
+                )
                 for arm in group
             }
             for arm, run in _serve(sessions, items, probes, given, seed, progress).items():
@@ -101,7 +103,7 @@ def measure_adapt(
 
 
 def _serve(
-    sessions: Mapping[str, Session],
+    sessions: Mapping[str, AdaptiveSession],
     items: Sequence[Item],
     probes: int,
     given: dict[str, Any],
@@ -131,7 +133,7 @@ def draw_turns(arms: Sequence[str], queries: int, seed: int) -> list[list[str]]:
     return [random.permutation(arms).tolist() for _ in range(queries)]
 
 
-def _describe(session: Session, items: Sequence[Item]) -> list[Record]:
+def _describe(session: AdaptiveSession, items: Sequence[Item]) -> list[Record]:
     """Return what a report needs of every query."""
     names = "tokens", "rounds", "passes", "version"
     names += tuple(f"{part}_seconds" for part in ("decode", "evidence", "update"))
@@ -147,7 +149,7 @@ def _describe(session: Session, items: Sequence[Item]) -> list[Record]:
     return found
 
 
-def _probe(session: Session, items: Sequence[Item], given: dict[str, Any]) -> float:
+def _probe(session: AdaptiveSession, items: Sequence[Item], given: dict[str, Any]) -> float:
     """Decode prompts with the last version, without learning: tokens per round."""
     outs = [session.decode(item.content, adapt=False, **given) for item in items]
     rounds = sum(out.stats.rounds for out in outs)
@@ -187,7 +189,7 @@ def _warm_up(
         rejected_only=True,
         steps=1,
     )
-    session = Session(params, decider, method=method, options=options)
+    session = AdaptiveSession(params, decider, method=method, options=options)
     for _ in ACTIONS:
         session.decode(prompts[0], **given)
     for prompt in prompts:

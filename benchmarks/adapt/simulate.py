@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from jaxspec.adapt.actions import ACTIONS, BOTH, SKIP
-from jaxspec.adapt.deciders import Decider, Query, Update
+from jaxspec.adapt.deciders import Decider, Query, UpdateResult
 from jaxspec.adapt.gate import Flips
 
 # (action, number of the query, gain so far as a logarithm) -> gain of an update, as a logarithm.
@@ -151,12 +151,12 @@ def _draw_flips(stream: Stream, random: np.random.Generator, gain: float, querie
 
 def _draw_update(
     stream: Stream, random: np.random.Generator, action: str, gain: float, gated: bool, number: int
-) -> tuple[Update, float]:
+) -> tuple[UpdateResult, float]:
     flips = _draw_flips(stream, random, gain, math.inf)
     seconds = stream.update_seconds[ACTIONS.index(action)]
     good = not gated or flips.up > flips.down
     known = (flips.up, flips.down) if gated else (0, 0)
-    update = Update(action, seconds, *known, *flips[2:], number if good else None)
+    update = UpdateResult(action, seconds, *known, *flips[2:], number if good else None)
     return update, seconds
 
 

@@ -11,9 +11,9 @@ import jax
 import numpy as np
 
 from benchmarks.adapt.kept_runs import Record
-from jaxspec.adapt import AdaptOptions, Session, make_decider
+from jaxspec.adapt import AdaptiveSession, AdaptOptions, make_decider
 from jaxspec.adapt.actions import ACTIONS
-from jaxspec.adapt.deciders.never import make_never
+from jaxspec.adapt.deciders.fixed import make_never
 from jaxspec.bench.report.table import Column, Table, fixed
 from jaxspec.core.params import Params
 from jaxspec.core.runtime.compilations import compile_seconds
@@ -50,7 +50,10 @@ def measure_updates(
     if repeats < 1 or not prompts:
         raise ValueError(f"{len(prompts)} prompts, {repeats} times: give at least one of both")
     given = {"policy": None, "budget": 16} | (decode or {})
-    session, queries = Session(params, make_never(learns=True), method=method, options=options), []
+    session, queries = (
+        AdaptiveSession(params, make_never(learns=True), method=method, options=options),
+        [],
+    )
     for number, prompt in enumerate(prompts, 1):
         progress(f"prompt {number} of {len(prompts)}")
         session.decode(prompt.content, **given)
@@ -90,7 +93,7 @@ def render_updates(report: Record) -> str:
     return f"{Table(columns, table).to_text()}\n{made}"
 
 
-def _time_parts(session: Session, repeats: int, progress: Callable[[str], None]) -> Record:
+def _time_parts(session: AdaptiveSession, repeats: int, progress: Callable[[str], None]) -> Record:
     """Time a step of each action and a test, on every batch of the evidence."""
     trainer, ring = session.trainer, session.buffers.ring
     learner, size = trainer.learner, session.options.learner.batch

@@ -37,8 +37,8 @@ from jaxspec.core.runtime.clock import order_turns, repeat_until_compiled
 from jaxspec.core.runtime.near_miss import choose_one
 from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.io.text.prompt_files import LabelledPrompt
-from jaxspec.policies.baselines.replayed import make_replay
 from jaxspec.policies.compose import compose
+from jaxspec.policies.rules.replayed import make_replay
 from jaxspec.tuner.calibrate.by_rows import policy_for
 from jaxspec.tuner.calibrate.by_steps import STEP_COSTS
 from jaxspec.tuner.calibrate.round_clock import plan_rounds

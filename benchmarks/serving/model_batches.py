@@ -17,9 +17,9 @@ from jaxspec.bench.architectures import ARCHITECTURES
 from jaxspec.bench.report.table import Column, Table, fixed
 from jaxspec.costs.roofline import DEVICES
 from jaxspec.costs.shared_roofline import COMPUTE, KERNELS, LAUNCH, MEMORY, forward_seconds
-from jaxspec.serve.factory import choose_edges
-from jaxspec.serve.on_device.rounds import Rules
+from jaxspec.serve.on_device.slot_rounds import Rules
 from jaxspec.serve.scheduling.costs import Costs
+from jaxspec.serve.sizes import choose_edges
 
 # Rows that the drafter runs for each slot: a block.
 BLOCK = 16

@@ -21,8 +21,8 @@ from jaxspec.serve.on_device.calibration import (
     init_calibration,
     observe_rows,
 )
-from jaxspec.serve.on_device.plan import Offer, share_rows
-from jaxspec.serve.on_device.rounds import Rules
+from jaxspec.serve.on_device.share_rows import Offer, share_rows
+from jaxspec.serve.on_device.slot_rounds import Rules
 from jaxspec.serve.scheduling.choice import DraftChoice
 from jaxspec.serve.scheduling.costs import Costs
 from jaxspec.serve.scheduling.live_costs import LiveCosts

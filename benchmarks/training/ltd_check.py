@@ -23,8 +23,8 @@ from jaxspec.builders.trees.rows import choose_rows
 from jaxspec.call.text.token_ids import to_ids
 from jaxspec.io.text.prompt_files import read_prompts
 from jaxspec.io.text.tokenizer import load_tokenizer
-from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.learned.ltd_features import pool_size
+from jaxspec.policies.rules.static import make_static
 from training.rl.options import TextOptions, decode_options, sees_pool
 from training.rl.record import record_texts
 from training.run.command import one_line_errors

@@ -21,9 +21,9 @@ import numpy as np
 
 from jaxspec.costs.files import load_costs
 from jaxspec.costs.round_costs import RoundCosts
-from jaxspec.policies.baselines.random_actions import make_random
-from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.protocol import Policy
+from jaxspec.policies.rules.random_actions import make_random
+from jaxspec.policies.rules.static import make_static
 from jaxspec.policies.store import load_about, load_policy, save_policy
 from training.replay.records import Record, load_record, split_records
 from training.rl import replay

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from jaxspec.adapt.actions import ACTIONS
 from jaxspec.adapt.deciders.base import ROOM
-from jaxspec.adapt.learning.cut import Shape
+from jaxspec.adapt.learning.cut import SegmentShape
 from jaxspec.adapt.learning.learner import LearnerOptions
 
 
@@ -29,7 +29,7 @@ class AdaptOptions:
       ValueError: a size is below 1.
     """
 
-    shape: Shape = Shape()
+    shape: SegmentShape = SegmentShape()
     learner: LearnerOptions = LearnerOptions()
     room: Mapping[str, int] = dataclasses.field(default_factory=lambda: dict(ROOM))
     tested: int = 32

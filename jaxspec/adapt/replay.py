@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxspec.adapt.deciders import Decider, Decision, make_decider
-from jaxspec.adapt.deciders.scripted import make_scripted
+from jaxspec.adapt.deciders.base import Query, State
 from jaxspec.adapt.options import AdaptOptions
-from jaxspec.adapt.session import Event, Session
+from jaxspec.adapt.session import AdaptiveSession, Event
 from jaxspec.call.text.token_ids import Prompt
 from jaxspec.core.params import Params
 
@@ -23,7 +23,7 @@ def replay(
     options: AdaptOptions | None = None,
     seed: int = 0,
     **decode: Any,
-) -> Session:
+) -> AdaptiveSession:
     """Decode the prompts again, with the decisions of the events and no clock in them.
 
     Args:
@@ -40,7 +40,7 @@ def replay(
     sizes = (options or AdaptOptions()).room
     decisions = [_repeat(event) for event in events]
     scripted = make_scripted(decisions, make_decider(decider, sizes))
-    session = Session(params, scripted, method=method, options=options, seed=seed)
+    session = AdaptiveSession(params, scripted, method=method, options=options, seed=seed)
     for event, prompt in zip(events, prompts, strict=True):
         session.decode(prompt, domain=event["domain"], **decode)
         found, wanted = session.events[-1].get("weights"), event.get("weights")
@@ -55,3 +55,17 @@ def replay(
 def _repeat(event: Event) -> Decision:
     """Return the decision of an event; instead of judging again, go to the version that won."""
     return Decision(*event["decision"])._replace(judge=(), restore=event["restored"])
+
+
+def make_scripted(decisions: Sequence[Decision], like: Decider) -> Decider:
+    """Make the decider that repeats `decisions`, one per query; later queries are skipped.
+
+    Args:
+      like: the decider that made them, whose updates are repeated too.
+    """
+
+    def decide(state: State, query: Query) -> tuple[State, Decision]:
+        known = query.index < len(decisions)
+        return state, decisions[query.index] if known else Decision()
+
+    return like._replace(init=dict, decide=decide, observe=lambda state, update: state)

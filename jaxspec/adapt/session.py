@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 
 from jaxspec.adapt.actions import SKIP, check_unshared
-from jaxspec.adapt.deciders import Decider, Decision, Query, Update, make_decider
+from jaxspec.adapt.deciders import Decider, Decision, Query, UpdateResult, make_decider
 from jaxspec.adapt.deciders.base import is_full
 from jaxspec.adapt.learning.cut import cut_segments
 from jaxspec.adapt.learning.evidence import Buffers
-from jaxspec.adapt.meter import Meter
 from jaxspec.adapt.options import AdaptOptions
-from jaxspec.adapt.prices import Prices, price_updates
+from jaxspec.adapt.prices import Meter, Prices, price_updates
 from jaxspec.adapt.publish import hash_weights
 from jaxspec.adapt.served import Served, check_method, copy_drafter
 from jaxspec.adapt.updates import is_finite, make_trainer
@@ -39,7 +38,7 @@ from jaxspec.targets.sharding.place import refuse
 Event = dict[str, Any]
 
 
-class Session:
+class AdaptiveSession:
     """Decode with a drafter that is updated while it serves.
 
     Args:
@@ -128,16 +127,16 @@ class Session:
         """
         # Copied tokens are no evidence of the drafter.
         options = {"lookup": False} | options
-        session = prepare(self.params, prompt, method=self.method, **options)
+        call = prepare(self.params, prompt, method=self.method, **options)
         # All calls of a session run one program, so that a rule that rests compiles no other.
         rows = self.options.rows if adapt and self.decider.learns else 0
-        config = dataclasses.replace(session.config, evidence=rows)
-        session = dataclasses.replace(session, config=config)
+        config = dataclasses.replace(call.config, evidence=rows)
+        call = dataclasses.replace(call, config=config)
         began = self.clock()
-        outputs, state = run_session(session)
+        outputs, state = run_session(call)
         seconds = self.clock() - began
         if adapt:
-            lengths = zip(session.tokens, session.lengths, strict=True)
+            lengths = zip(call.tokens, call.lengths, strict=True)
             self._learn(state, [ids[:n] for ids, n in lengths], outputs, domain, seconds)
         return outputs if is_batch(prompt) else outputs[0]
 
@@ -264,7 +263,7 @@ class Session:
         # Only the first update of an action compiles; that says nothing of what the next ones cost.
         measured = self.clock() - began - (compile_seconds() - compiled)
         seconds = self._meter.count_update(action, measured, steps, passes)
-        update = Update(action, seconds, *flips, version)
+        update = UpdateResult(action, seconds, *flips, version)
         event |= {"update": update._asdict(), "segments": len(chosen), "steps": steps}
         event["passes"] += passes
         # Before the version is written: a session that is resumed there knows what became of it.

@@ -44,7 +44,7 @@ def add_command(commands: options.Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Decode the prompts, print a line per query and a summary."""
-    from jaxspec.adapt import Session, make_decider
+    from jaxspec.adapt import AdaptiveSession, make_decider
     from jaxspec.view.adaptation import plot_events
 
     values.check_folders(arguments, "json", "plot")
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     sizes = adapt_options.read_options(arguments)
     decider = make_decider(arguments.decider, sizes.room)
     params, prompts = adapt_options.load_inputs(arguments)
-    session = Session(
+    session = AdaptiveSession(
         params,
         decider,
         method=arguments.method,

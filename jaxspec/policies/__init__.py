@@ -6,13 +6,8 @@
 Importing this package registers the names and tags of all policies.
 """
 
-from jaxspec.policies.baselines.random_actions import make_random
-from jaxspec.policies.baselines.replayed import make_replay
-from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.compose import compose
-from jaxspec.policies.dspark.schedule import make_dspark
-from jaxspec.policies.dspark.threshold import make_dspark_threshold
 from jaxspec.policies.learned.blockpilot import make_blockpilot
 from jaxspec.policies.learned.c2t import make_c2t
 from jaxspec.policies.learned.disco import make_disco
@@ -27,12 +22,16 @@ from jaxspec.policies.protocol import (
     Outcome,
     Policy,
     PolicyConfig,
-    Shape,
+    RoundShape,
     keep_state,
 )
 from jaxspec.policies.registry import policy_forms, register, tagged
 from jaxspec.policies.rules.ddd import make_ddd
+from jaxspec.policies.rules.dspark import make_dspark, make_dspark_threshold
 from jaxspec.policies.rules.gammatune import make_gammatune
+from jaxspec.policies.rules.random_actions import make_random
+from jaxspec.policies.rules.replayed import make_replay
+from jaxspec.policies.rules.static import make_static
 from jaxspec.policies.rules.svip import make_svip
 from jaxspec.policies.store import load_policy, save_policy
 
@@ -43,7 +42,7 @@ __all__ = [
     "Outcome",
     "Policy",
     "PolicyConfig",
-    "Shape",
+    "RoundShape",
     "compose",
     "keep_state",
     "load_policy",

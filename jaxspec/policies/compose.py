@@ -7,7 +7,7 @@ import functools
 
 import jax
 
-from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig, Shape
+from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig, RoundShape
 from jaxspec.policies.registry import tagged
 
 
@@ -100,7 +100,7 @@ def _temperature(policies) -> float | None:
 
 
 def _empty(policy: Policy):
-    state = policy.config.functions().init(Shape(1, 1, 1))
+    state = policy.config.functions().init(RoundShape(1, 1, 1))
     if jax.tree.leaves(state):
         name = type(policy.config).__name__
         raise ValueError(

@@ -23,7 +23,7 @@ NEEDS = frozenset({"entropy", "top", "hidden", "logits"})
 TOP = 10
 
 
-class Shape(NamedTuple):
+class RoundShape(NamedTuple):
     """Static sizes of the rounds that a policy decides about.
 
     Attributes:
@@ -132,7 +132,7 @@ class Functions(NamedTuple):
     """A policy's functions, closed over its static config.
 
     Attributes:
-      init: (Shape) -> state, any pytree that `act` reads and `observe` writes.
+      init: (RoundShape) -> state, any pytree that `act` reads and `observe` writes.
       act: the decisions.
       observe: (controls, state, Outcome) -> state, after every round.
       needs: the observations of `NEEDS` that `act` reads.
@@ -143,7 +143,7 @@ class Functions(NamedTuple):
       chains: whether the acts read the tree as a chain, row after row.
     """
 
-    init: Callable[[Shape], Any]
+    init: Callable[[RoundShape], Any]
     act: Acts
     observe: Callable[[Any, Any, Outcome], Any]
     needs: frozenset[str] = frozenset()
@@ -181,7 +181,7 @@ class PolicyConfig:
             f"{type(self).__name__} has no functions: define the method `functions`"
         )
 
-    def check(self, shape: Shape) -> None:
+    def check(self, shape: RoundShape) -> None:
         """Raise a ValueError if the policy cannot decide about rounds of these sizes.
 
         The message names sizes that it supports.

@@ -14,7 +14,7 @@ from jaxspec.core.sampling.settings import SamplingSpec
 from jaxspec.drafters.base import Drafter
 from jaxspec.drafters.prompt_lookup.mixture import mix_lookup
 from jaxspec.drafters.registry import make_drafter, record_of
-from jaxspec.policies.protocol import Functions, PolicyConfig, Shape
+from jaxspec.policies.protocol import Functions, PolicyConfig, RoundShape
 from jaxspec.round.sizes import powers_of_two
 from jaxspec.targets.transformer import Transformer
 
@@ -85,12 +85,12 @@ class Plan(NamedTuple):
         skips = self.policy is not None and self.policy.act.draft is not None
         return max(self.longest, QUEUE) if skips else 0
 
-    def shape(self, batch: int) -> Shape:
+    def shape(self, batch: int) -> RoundShape:
         """Return the sizes that a policy's state may depend on."""
         growth, rows, depth = self.growth, self.widths[-1], self.longest - 1
         if growth is None or not self.in_steps:
-            return Shape(batch, rows, depth)
-        return Shape(batch, rows, depth, growth.nodes, growth.candidates, growth.steps)
+            return RoundShape(batch, rows, depth)
+        return RoundShape(batch, rows, depth, growth.nodes, growth.candidates, growth.steps)
 
     @property
     def in_steps(self) -> bool:

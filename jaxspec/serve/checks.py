@@ -13,8 +13,8 @@ from jaxspec.call.text.token_ids import number_sequences, to_ids
 from jaxspec.core.params import Spec
 from jaxspec.core.sampling.settings import MIN_TEMPERATURE, make_sampling
 from jaxspec.serve.bias import check_bias
+from jaxspec.serve.on_device.slot_settings import STOPS
 from jaxspec.serve.requests import InvalidRequest, ServeRequest
-from jaxspec.serve.settings import STOPS
 
 # Bounds of a request's weight: float32 must hold its products with probabilities.
 _LIGHTEST, _HEAVIEST = 1e-3, 1e3
@@ -71,7 +71,7 @@ class Accepted:
       request: as given.
       prompt: token ids.
       stop_ids, stop_strings: what ends its text.
-      settings: values for `jaxspec.serve.settings.write_settings`.
+      settings: values for `jaxspec.serve.on_device.slot_settings.write_settings`.
       reader: number of the drafter that may read its tokens, from 1: its own, or the first for `ar`.
     """
 

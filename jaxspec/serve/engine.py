@@ -14,6 +14,7 @@ from jaxspec.serve.checks import Limits, assign_drafter, check_request
 from jaxspec.serve.on_device.publish import find_published
 from jaxspec.serve.on_device.visit import Report
 from jaxspec.serve.requests import Finish, QueueFull, ServeRequest, TokenLogprob, Update
+from jaxspec.serve.scheduling.costs import Costs
 from jaxspec.serve.scheduling.counters import Counters
 from jaxspec.serve.scheduling.device import Device
 from jaxspec.serve.scheduling.feeder import Feeder
@@ -49,15 +50,18 @@ class Engine:
         self,
         device: Device,
         limits: Limits,
-        waiting: WaitingQueue,
         pace: Pace,
-        compiler: Compiler,
-        schedule: Schedule,
         clock: Callable[[], float],
+        queue: int,
+        in_background: bool,
+        costs: Costs | None,
+        tries: bool,
     ):
-        self._device, self._limits, self._waiting = device, limits, waiting
-        self._compiler, self._begun = compiler, 0.0
-        self._schedule, self._clock = schedule, clock
+        """Make it; for the arguments see `make_engine`, `Compiler` and `Schedule`."""
+        self._device, self._limits, self._clock = device, limits, clock
+        self._waiting = WaitingQueue(queue, device.slots)
+        self._compiler, self._begun = Compiler(device, in_background), 0.0
+        self._schedule = Schedule(device, self._compiler, pace, costs, tries)
         self._tasks: dict[int, Task] = {}  # by slot
         self._prefixes = HeldPrefixes(device.slots, prompt_chunk())
         self._warm, self._fed_seconds = False, 0.0

@@ -13,7 +13,7 @@ def plot_events(events: Sequence[dict[str, Any]], path: Path) -> None:
     Published updates are green lines, refused ones grey, versions taken back red.
 
     Args:
-      events: of `jaxspec.adapt.Session`.
+      events: of `jaxspec.adapt.AdaptiveSession`.
     """
     figure, axes, pyplot = new_figure()
     paces = [event["tokens"] / max(event["rounds"], 1) for event in events]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from slow_cases import slow_except
 
-from jaxspec.adapt.learning.cut import Shape, cut_segments, find_rows
+from jaxspec.adapt.learning.cut import SegmentShape, cut_segments, find_rows
 from jaxspec.adapt.learning.evidence import Buffers
 from jaxspec.adapt.learning.learner import make_learner
 from jaxspec.adapt.learning.segments import TOP
@@ -205,4 +205,4 @@ def test_evidence_of_older_text_may_be_forgotten():
 )
 def test_mistakes_of_sizes_are_named(sizes, message):
     with pytest.raises(ValueError, match=message):
-        Shape(**sizes)
+        SegmentShape(**sizes)

@@ -6,7 +6,7 @@ import adapt_toys as toys
 import numpy as np
 import pytest
 
-from jaxspec.adapt import Session
+from jaxspec.adapt import AdaptiveSession
 from jaxspec.adapt.deciders import Decider, Decision
 from jaxspec.adapt.prices import price_updates
 
@@ -27,7 +27,7 @@ def test_deciders_may_count_the_seconds_of_another_device():
         return state
 
     decider = Decider(dict, decide, observe, gated=True, steps=8)
-    session = Session(
+    session = AdaptiveSession(
         toys.make_params(), decider, options=toys.ADAPT, prices=toys.Priced(2.0, 3.0, 0.5)
     )
     for prompt in toys.ROUNDS[:4]:
@@ -50,7 +50,9 @@ def test_an_update_may_train_on_the_newest_segments():
         return state, Decision("both", "head" if query.index in (3, 5) else "skip")
 
     decider = Decider(dict, decide, steps=1, room={"head": 1, "full": 10**6}, recent=3)
-    session = Session(toys.make_params(), decider, options=toys.ADAPT, prices=toys.Priced(2.0, 3.0))
+    session = AdaptiveSession(
+        toys.make_params(), decider, options=toys.ADAPT, prices=toys.Priced(2.0, 3.0)
+    )
     for prompt in toys.ROUNDS[:6]:
         session.decode(prompt, **toys.OPTIONS)
     assert [e["segments"] for e in session.events if "update" in e] == [3, 3]
@@ -66,7 +68,9 @@ def test_first_updates_are_priced_once_there_is_a_batch():
         return state, Decision("both")
 
     decider = Decider(dict, decide, steps=1, room={"head": 10**6, "full": 10**6})
-    session = Session(toys.make_params(), decider, options=toys.ADAPT, prices=toys.Priced(2.0, 3.0))
+    session = AdaptiveSession(
+        toys.make_params(), decider, options=toys.ADAPT, prices=toys.Priced(2.0, 3.0)
+    )
     priced = []
     for prompt in toys.ROUNDS[:6]:
         session.decode(prompt, **toys.OPTIONS)
@@ -92,7 +96,7 @@ def test_first_updates_are_priced_by_a_pass_over_one_batch():
 
 
 def test_a_pass_that_compiles_is_timed_again(monkeypatch):
-    session = Session(toys.make_params(), toys.scripted([]), options=toys.ADAPT)
+    session = AdaptiveSession(toys.make_params(), toys.scripted([]), options=toys.ADAPT)
     session.decode(toys.ROUNDS[0], **toys.OPTIONS)
     passes, ring, count = [], session.buffers.ring, iter(())
 

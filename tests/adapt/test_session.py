@@ -18,7 +18,7 @@ import pytest
 from slow_cases import slow_except
 
 import jaxspec
-from jaxspec.adapt import AdaptOptions, Session, replay
+from jaxspec.adapt import AdaptiveSession, AdaptOptions, replay
 from jaxspec.adapt.deciders import Decider, Decision
 from jaxspec.adapt.publish import copy_weights, hash_weights, publish
 from jaxspec.call.session import prepare, run_prefill
@@ -34,7 +34,7 @@ def test_text_is_that_of_a_session_that_never_learns(temperature):
     params = toys.make_params()
     target = hash_weights(params.target)
     given = hash_weights(params.drafters)
-    session = Session(params, "always-full", options=OPTIONS)
+    session = AdaptiveSession(params, "always-full", options=OPTIONS)
     options = toys.OPTIONS | dict(temperature=temperature, seed=3)
     for prompt in toys.ROUNDS:
         plain = jaxspec.decode(params, prompt, **options)
@@ -63,7 +63,7 @@ def test_text_stays_when_every_round_has_other_weights(temperature):
 
 @pytest.mark.thorough
 def test_nothing_compiles_after_the_first_updates():
-    session = Session(toys.make_params(), "always-head", options=OPTIONS)
+    session = AdaptiveSession(toys.make_params(), "always-head", options=OPTIONS)
     for prompt in toys.ROUNDS:
         session.decode(prompt, **toys.OPTIONS)
     counted, version = compilations(), session.version
@@ -83,7 +83,9 @@ def test_nothing_compiles_after_the_first_updates():
 def test_events_replay_to_the_same_bits(decider):
     params = toys.make_params()
     # Where updates are cheap; on this machine they are not, and bandit-paired makes none.
-    session = Session(params, decider, options=OPTIONS, seed=7, prices=toys.Priced(1.0, 1e-3))
+    session = AdaptiveSession(
+        params, decider, options=OPTIONS, seed=7, prices=toys.Priced(1.0, 1e-3)
+    )
     prompts = toys.ROUNDS * 3
     for prompt in prompts:
         session.decode(prompt, domain="toy", **toys.OPTIONS)
@@ -111,7 +113,7 @@ def test_a_session_that_rests_cuts_no_evidence():
     """The decider says of every query whether the next one's evidence is wanted."""
     wanted = [True, False, False, True, True]
     decider = toys.scripted([Decision(gather=one) for one in wanted])
-    session = Session(toys.make_params(), decider, options=OPTIONS)
+    session = AdaptiveSession(toys.make_params(), decider, options=OPTIONS)
     written = []
     for i in range(5):
         session.decode(toys.ROUNDS[i], **toys.OPTIONS)
@@ -123,7 +125,7 @@ def test_a_session_that_rests_cuts_no_evidence():
 @pytest.mark.thorough
 def test_a_decider_that_never_learns_runs_the_plain_program():
     params = toys.make_params()
-    session = Session(params, "never", options=OPTIONS)
+    session = AdaptiveSession(params, "never", options=OPTIONS)
     plain = jaxspec.decode(params, toys.ROUNDS[0], lookup=False, **toys.OPTIONS)
     counted = compilations()
     assert session.decode(toys.ROUNDS[0], **toys.OPTIONS).tokens == plain.tokens
@@ -131,14 +133,14 @@ def test_a_decider_that_never_learns_runs_the_plain_program():
 
 
 def test_a_call_may_leave_nothing():
-    session = Session(toys.make_params(), "always-head", options=OPTIONS)
+    session = AdaptiveSession(toys.make_params(), "always-head", options=OPTIONS)
     session.decode(toys.PROMPTS[0], adapt=False, **toys.OPTIONS)
     assert session.buffers.ring is None and not session.events
 
 
 def learned(**changes):
     """A session whose drafter has learned the toy's prompts, and how to change its next updates."""
-    session = Session(toys.make_params(), "always-full", options=OPTIONS)
+    session = AdaptiveSession(toys.make_params(), "always-full", options=OPTIONS)
     for prompt in toys.ROUNDS:
         session.decode(prompt, **toys.OPTIONS)
     session.decider = session.decider._replace(**changes)
@@ -202,12 +204,12 @@ def counting():
 @pytest.mark.thorough
 def test_a_session_goes_on_where_it_ended(tmp_path):
     params = toys.make_params()
-    session = Session(params, counting(), options=OPTIONS, folder=tmp_path)
+    session = AdaptiveSession(params, counting(), options=OPTIONS, folder=tmp_path)
     for prompt in toys.ROUNDS[:4]:  # the third goes back and publishes, so it writes twice
         session.decode(prompt, **toys.OPTIONS)
     assert session.version == 4
     session.close()
-    other = Session(params, counting(), options=OPTIONS, folder=tmp_path)
+    other = AdaptiveSession(params, counting(), options=OPTIONS, folder=tmp_path)
     assert other.version == 4 and other.queries == 4
     assert other.state == session.state == {"queries": 4, "version": 4}
     for mine, theirs in (
@@ -233,12 +235,12 @@ def refuse_other_folders(params, folder):
         (params, "bandit-paired", "decider"),
     ):
         with pytest.raises(ValueError, match=f"are of another {what}: give another folder"):
-            Session(given, decider, options=OPTIONS, folder=folder)
+            AdaptiveSession(given, decider, options=OPTIONS, folder=folder)
 
 
 def test_a_version_is_written_before_it_decodes(tmp_path, monkeypatch):
     """A process that dies while it writes has decoded nothing with the new version."""
-    session = Session(toys.make_params(), "always-full", options=OPTIONS, folder=tmp_path)
+    session = AdaptiveSession(toys.make_params(), "always-full", options=OPTIONS, folder=tmp_path)
     before = hash_weights(session.serving)
 
     def die(*_):
@@ -253,7 +255,7 @@ def test_a_version_is_written_before_it_decodes(tmp_path, monkeypatch):
 
 
 def test_negative_seeds_are_seeds():
-    session = Session(toys.make_params(), seed=-1)
+    session = AdaptiveSession(toys.make_params(), seed=-1)
     np.random.default_rng([session.seed, 0])  # as drawn from after each call
 
 
@@ -268,19 +270,19 @@ def test_copied_tokens_are_left_out_unless_asked_for(monkeypatch, given, lookup)
 
     monkeypatch.setattr("jaxspec.adapt.session.prepare", record)
     with pytest.raises(InterruptedError):
-        Session(toys.make_params()).decode(toys.PROMPTS[0], **given)
+        AdaptiveSession(toys.make_params()).decode(toys.PROMPTS[0], **given)
     assert seen == [lookup]
 
 
 def test_mistakes_are_named(tmp_path):
     params = toys.make_params()
     with pytest.raises(ValueError, match="unknown decider 'best': choose one of never, osd"):
-        Session(params, "best")
+        AdaptiveSession(params, "best")
     with pytest.raises(ValueError, match="'ar' has no weights to adapt: choose one of jetspec"):
-        Session(params, method="ar")
+        AdaptiveSession(params, method="ar")
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError, match="file is a file: give a folder"):
-        Session(params, folder=tmp_path / "file")
+        AdaptiveSession(params, folder=tmp_path / "file")
     with pytest.raises(ValueError, match="rows is 0: give at least 1"):
         AdaptOptions(rows=0)
     with pytest.raises(ValueError, match="segments is 0: give at least 1"):
@@ -293,9 +295,9 @@ SERVE = """
     import sys
     sys.path[:0] = {paths!r}
     import adapt_toys as toys
-    from jaxspec.adapt import Session
+    from jaxspec.adapt import AdaptiveSession
     from jaxspec.adapt.publish import hash_weights
-    session = Session(toys.make_params(), "always-full", options=toys.ADAPT, folder={folder!r})
+    session = AdaptiveSession(toys.make_params(), "always-full", options=toys.ADAPT, folder={folder!r})
     print("resumed", session.version, hash_weights(session.serving), flush=True)
     for prompt in toys.ROUNDS * 50:
         session.decode(prompt, **toys.OPTIONS)

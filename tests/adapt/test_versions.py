@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from slow_cases import slow_except
 
-from jaxspec.adapt import Session, replay
+from jaxspec.adapt import AdaptiveSession, replay
 from jaxspec.adapt.deciders import Decider, Decision
 from jaxspec.adapt.gate import count_flips
 from jaxspec.adapt.publish import hash_weights
+from jaxspec.adapt.served import Versions
 from jaxspec.adapt.updates import reached
-from jaxspec.adapt.versions import Versions
 
 OPTIONS = toys.ADAPT
 
@@ -19,7 +19,7 @@ OPTIONS = toys.ADAPT
 @pytest.mark.thorough
 def test_restored_weights_have_the_exact_bits():
     decisions = [Decision("full", "full"), Decision("full", "full"), Decision(restore=1)]
-    session = Session(toys.make_params(), toys.scripted(decisions), options=OPTIONS)
+    session = AdaptiveSession(toys.make_params(), toys.scripted(decisions), options=OPTIONS)
     for prompt in toys.ROUNDS[:4]:
         session.decode(prompt, **toys.OPTIONS)
     first, second, third = (session.events[i]["weights"] for i in range(3))
@@ -51,7 +51,7 @@ def test_an_elected_version_decodes_again(elected):
     decider = judging(decisions, queries, elected)
     prices = toys.Priced(1.0, 0.0, 0.5, load_seconds=10.0)
     prompts = [*toys.ROUNDS, *toys.ROUNDS[:3]]
-    session = Session(toys.make_params(), decider, options=OPTIONS, prices=prices)
+    session = AdaptiveSession(toys.make_params(), decider, options=OPTIONS, prices=prices)
     for prompt in prompts[:10]:
         session.decode(prompt, **toys.OPTIONS)
     newest, ring, trainer = session.buffers.newest(99), session.buffers.ring, session.trainer
@@ -84,7 +84,7 @@ def test_an_elected_version_decodes_again(elected):
 def test_a_trained_text_is_judged_at_held_out_positions():
     full = Decision("full", "full")
     decider = judging([full, full._replace(judge=(0,)), Decision(judge=(0,))], [], None)
-    session = Session(toys.make_params(), decider, options=OPTIONS)
+    session = AdaptiveSession(toys.make_params(), decider, options=OPTIONS)
     for prompt in toys.ROUNDS[:3]:
         session.decode(prompt, **toys.OPTIONS)
     held = np.asarray(session.buffers.ring.held)[session.buffers.newest(9)].sum()
@@ -94,7 +94,7 @@ def test_a_trained_text_is_judged_at_held_out_positions():
 def test_versions_may_be_compared_on_the_newest_text_alone():
     full = Decision("full", "full")
     decisions = [full, full, Decision("both"), Decision("both", judge=(0,), judge_since=3)]
-    session = Session(toys.make_params(), judging(decisions, [], None), options=OPTIONS)
+    session = AdaptiveSession(toys.make_params(), judging(decisions, [], None), options=OPTIONS)
     for prompt in toys.ROUNDS[:4]:
         session.decode(prompt, **toys.OPTIONS)
     fresh = session.buffers.newest(99, session._firsts[3])

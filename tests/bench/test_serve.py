@@ -15,7 +15,7 @@ from jaxspec.cli import options
 from jaxspec.cli.bench import serve as bench_serve
 from jaxspec.cli.main import main, make_parser
 from jaxspec.serve import ServeRequest
-from jaxspec.serve.on_device.plan import RULES
+from jaxspec.serve.on_device.share_rows import RULES
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from benchmarks.serving.replay import replay
 from jaxspec.bench.architectures import ARCHITECTURES
 from jaxspec.costs.roofline import DEVICES
 from jaxspec.costs.shared_roofline import forward_seconds
-from jaxspec.serve.on_device.rounds import Rules
+from jaxspec.serve.on_device.slot_rounds import Rules
 from jaxspec.serve.scheduling.costs import Costs
 
 TEXTS, TOKENS, ROWS = 3, 40, 8

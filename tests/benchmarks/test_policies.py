@@ -15,9 +15,9 @@ from jaxspec.bench.measure.decodes import Run
 from jaxspec.bench.measure.methods import Method
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.io.text.prompt_files import LabelledPrompt
-from jaxspec.policies.baselines.replayed import make_replay
 from jaxspec.policies.learned.c2t import make_c2t
 from jaxspec.policies.named import make_named
+from jaxspec.policies.rules.replayed import make_replay
 from jaxspec.tuner.calibrate.by_steps import _pairs, _separate
 
 GOLDEN = SHIPPED / "dflash"

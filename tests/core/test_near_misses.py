@@ -69,7 +69,7 @@ def test_a_model_that_is_not_loaded():
         lambda: next(jaxspec.stream("mini", "hi")),
         lambda: jaxspec.warmup("mini", prompt_tokens=8),
         lambda: jaxspec.save("mini", "somewhere"),
-        lambda: jaxspec.adapt.Session("mini"),
+        lambda: jaxspec.adapt.AdaptiveSession("mini"),
         lambda: make_engine("mini"),
     ):
         with pytest.raises(TypeError, match=r"params = jaxspec.load\('mini'\)"):

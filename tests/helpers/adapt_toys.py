@@ -11,7 +11,7 @@ from pair_toys import OF_TARGET, SIZES, VOCAB, WIDTH, bundle_of
 import jaxspec
 from jaxspec.adapt import AdaptOptions
 from jaxspec.adapt.deciders import Decider, Decision
-from jaxspec.adapt.learning.cut import Shape, cut_segments
+from jaxspec.adapt.learning.cut import SegmentShape, cut_segments
 from jaxspec.adapt.learning.learner import LearnerOptions
 from jaxspec.adapt.learning.segments import empty_ring, write_segment
 from jaxspec.bench.architectures import _init_drafter
@@ -32,7 +32,7 @@ TARGET = TargetConfig(
 )
 PROMPTS = [[4, 9, 2, 30, 11, 5], [7, 7, 1], [3, 20, 8, 8, 2], [15, 6]]
 OPTIONS = dict(max_new_tokens=40, builder="best_first", budget=24, policy=None)
-SHAPE = Shape(rows=64, context=16, rounds=32, depths=4)
+SHAPE = SegmentShape(rows=64, context=16, rounds=32, depths=4)
 # Sessions of all test files take the same sizes, so that they share compiled programs.
 ADAPT = AdaptOptions(
     shape=SHAPE,

@@ -4,10 +4,10 @@ import jax
 import numpy as np
 
 from jaxspec.core.state import Accepted
-from jaxspec.policies.protocol import Observation, Outcome, Shape
+from jaxspec.policies.protocol import Observation, Outcome, RoundShape
 
 FRONTIER = np.log(np.float32([[0.1, 0.6], [0.5, 0.2]]))
-SHAPE = Shape(batch=2, rows=12, depth=6, nodes=2, candidates=2, steps=5)
+SHAPE = RoundShape(batch=2, rows=12, depth=6, nodes=2, candidates=2, steps=5)
 
 
 def make_seen(steps=0, **fields) -> Observation:

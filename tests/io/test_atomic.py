@@ -23,7 +23,7 @@ from jaxspec.cli.main import main
 from jaxspec.core.runtime import interrupts
 from jaxspec.io import program_cache, user_cache
 from jaxspec.io.files import atomic, safetensors_files
-from jaxspec.policies.baselines.static import make_static
+from jaxspec.policies.rules.static import make_static
 from jaxspec.policies.store import load_policy, save_policy
 from jaxspec.zoo.convert import convert
 from jaxspec.zoo.places import lay_out_gguf

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from slow_cases import slow_except
 
-from jaxspec.serve.on_device.packed import pack
+from jaxspec.serve.on_device.packed_rows import pack
 from pallas_kernels.attention import packed_attention
 from pallas_kernels.attention.packed_attention import (
     by_sequence,

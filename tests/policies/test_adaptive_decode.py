@@ -16,8 +16,6 @@ from jaxspec.call.prefill import prefill
 from jaxspec.call.session import prepare, run_prefill
 from jaxspec.core.state import Nodes, Pool
 from jaxspec.costs.round_costs import make_costs
-from jaxspec.policies.baselines.random_actions import make_random
-from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.compose import compose
 from jaxspec.policies.learned import (
@@ -32,6 +30,8 @@ from jaxspec.policies.learned import (
 from jaxspec.policies.learned.networks import init_layers
 from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig, keep_state
 from jaxspec.policies.rules import ddd, gammatune, svip
+from jaxspec.policies.rules.random_actions import make_random
+from jaxspec.policies.rules.static import make_static
 from jaxspec.round.loop import run
 from jaxspec.round.stop_rule import Sources, _drop_nodes, record_carried, select_sources
 

@@ -16,7 +16,7 @@ from golden_data import SHIPPED
 import jaxspec
 from jaxspec.bench.measure.methods import parse_methods
 from jaxspec.core.state import Accepted
-from jaxspec.policies import Acts, Outcome, Policy, Shape, make_named, registry
+from jaxspec.policies import Acts, Outcome, Policy, RoundShape, make_named, registry
 
 PAGE = (Path(jaxspec.__file__).parent / "policies" / "README.md").read_text()
 PROMPTS = [[117, 142, 122, 64, 240, 19], [40, 41, 42, 43]]
@@ -41,7 +41,7 @@ def test_it_follows_the_protocol(example):
     policy = example.make_twice()
     functions = policy.config.functions()
     assert functions is type(policy.config)().functions()
-    state = functions.init(Shape(2, 12, 4))
+    state = functions.init(RoundShape(2, 12, 4))
     assert jax.jit(functions.act.rows)((), state, None).tolist() == [4, 4]
     accepted = Accepted(None, np.array([7, 7]), None)
     state = jax.jit(functions.observe)(

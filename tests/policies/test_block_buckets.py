@@ -12,11 +12,11 @@ from golden_data import SHIPPED
 import jaxspec
 from jaxspec.call.output import PerRound
 from jaxspec.call.resolve import resolve_config
-from jaxspec.policies.baselines.replayed import make_replay
-from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.compose import compose
 from jaxspec.policies.learned.blockpilot import Predictor, make_blockpilot
 from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig, keep_state
+from jaxspec.policies.rules.replayed import make_replay
+from jaxspec.policies.rules.static import make_static
 from jaxspec.round import plan as plan_module
 from jaxspec.round.plan import make_plan
 

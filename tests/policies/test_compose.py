@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from observations import SHAPE, ask, make_outcome, make_seen
 
-from jaxspec.policies.baselines.random_actions import make_random
-from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.compose import compose
 from jaxspec.policies.learned.blockpilot import Predictor, make_blockpilot
 from jaxspec.policies.rules import gammatune
+from jaxspec.policies.rules.random_actions import make_random
+from jaxspec.policies.rules.static import make_static
 
 
 def test_policies_compose():

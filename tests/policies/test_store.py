@@ -11,11 +11,11 @@ import pytest
 
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.io.fingerprint import fingerprint
-from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.compose import compose
 from jaxspec.policies.protocol import Policy, PolicyConfig
 from jaxspec.policies.registry import tagged
+from jaxspec.policies.rules.static import make_static
 from jaxspec.policies.store import load_policy, save_policy
 
 ABOUT = {"drafter": "eagle3", "device": "cpu"}

@@ -10,7 +10,7 @@ from short_models import load_short
 
 from jaxspec.serve import ServeRequest
 from jaxspec.serve.bias import BIASES, LogitBias
-from jaxspec.serve.on_device import packed
+from jaxspec.serve.on_device import packed_rows
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_sampling_is_traced_once(id, monkeypatch):
         seen.append(logits.dtype)
         return jnp.zeros(logits.shape[0], jnp.int32)
 
-    monkeypatch.setattr(packed, "draw_rows", draw)
+    monkeypatch.setattr(packed_rows, "draw_rows", draw)
     sampling = SimpleNamespace(temperature=jnp.zeros(2))
     round = SimpleNamespace(
         config=SimpleNamespace(sampling=None), request=SimpleNamespace(sampling=sampling)
@@ -122,5 +122,5 @@ def test_sampling_is_traced_once(id, monkeypatch):
         seen.append(logits.dtype)
         return logits
 
-    packed._draw(round, logits, None, slot, slot, bias, adjusts, adjust)
+    packed_rows._draw(round, logits, None, slot, slot, bias, adjusts, adjust)
     assert seen == [jnp.float32] * 2

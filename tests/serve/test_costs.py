@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 
-from jaxspec.serve.on_device.rounds import Rules
+from jaxspec.serve.on_device.slot_rounds import Rules
 from jaxspec.serve.scheduling import costs
 from jaxspec.serve.scheduling.live_costs import LiveCosts
 

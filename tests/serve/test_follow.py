@@ -13,7 +13,7 @@ from short_models import load_short
 from jaxspec.core.runtime.processes import end_together
 from jaxspec.serve import ServeRequest
 from jaxspec.serve.on_device.programs import pack_control
-from jaxspec.serve.on_device.rounds import Control
+from jaxspec.serve.on_device.slot_rounds import Control
 from jaxspec.serve.scheduling.follow import Followers, Packets, check_processes, follow
 
 TAKES = {"visit": ((2, 3), (2,)), "feed": ((1, 20), (4,)), "clean": ((),), "reset": ()}

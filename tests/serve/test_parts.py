@@ -7,7 +7,7 @@ from short_models import load_short
 import jaxspec
 from jaxspec.serve import ServeRequest, make_engine
 from jaxspec.serve.on_device.programs import Variant
-from jaxspec.serve.on_device.rounds import Rules
+from jaxspec.serve.on_device.slot_rounds import Rules
 from jaxspec.serve.scheduling.choice import DraftChoice
 from jaxspec.serve.scheduling.costs import Costs, guess_costs
 from jaxspec.serve.scheduling.warming import cover, find_first

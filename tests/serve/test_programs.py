@@ -13,9 +13,9 @@ from slow_cases import slow_except
 
 import jaxspec
 from jaxspec.serve.factory import make_engine
-from jaxspec.serve.on_device.clean import clean_slot
+from jaxspec.serve.on_device.change_slot import clean_slot
 from jaxspec.serve.on_device.feed import feed
-from jaxspec.serve.on_device.rounds import Control
+from jaxspec.serve.on_device.slot_rounds import Control
 from jaxspec.serve.on_device.visit import visit
 
 CAPACITY = 4096

@@ -7,7 +7,7 @@ from short_models import load_short
 
 import jaxspec
 from jaxspec.serve import ServeRequest
-from jaxspec.serve.settings import _INTEGERS
+from jaxspec.serve.on_device.slot_settings import _INTEGERS
 
 READER = _INTEGERS.index("reader")
 

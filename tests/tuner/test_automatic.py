@@ -13,7 +13,7 @@ from jaxspec.call.session import prepare
 from jaxspec.call.start import start_session
 from jaxspec.call.timed_rounds import PLAIN
 from jaxspec.costs.round_costs import make_costs
-from jaxspec.policies.baselines.static import make_static
+from jaxspec.policies.rules.static import make_static
 from jaxspec.round.plan import make_plan
 from jaxspec.targets.layouts.panels import COLLECTION
 

@@ -11,8 +11,8 @@ from golden_data import SHIPPED
 import jaxspec
 from jaxspec.costs.files import save_costs
 from jaxspec.costs.round_costs import make_costs
-from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.bastion.controller import make_bastion
+from jaxspec.policies.rules.static import make_static
 from jaxspec.policies.store import save_policy
 from jaxspec.targets.layouts import quant
 from jaxspec.tuner.calibrate.by_rows import (

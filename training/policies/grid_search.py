@@ -21,8 +21,8 @@ import jaxspec
 from jaxspec.core.params import Params
 from jaxspec.io.text.prompt_files import read_prompts
 from jaxspec.io.text.tokenizer import load_tokenizer
-from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.protocol import Policy
+from jaxspec.policies.rules.static import make_static
 from jaxspec.policies.store import save_policy
 from jaxspec.tuner.calibrate.by_rows import about
 

@@ -36,13 +36,13 @@ from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.io.files.atomic import write_text
 from jaxspec.io.text.prompt_files import read_prompts
 from jaxspec.io.text.tokenizer import load_tokenizer
-from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.compose import compose
 from jaxspec.policies.learned.c2t import C2TConfig
 from jaxspec.policies.learned.disco import DiscoConfig
 from jaxspec.policies.learned.specdec_plus import SpecDecPlusConfig
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.rules.ddd import make_ddd
+from jaxspec.policies.rules.static import make_static
 from jaxspec.policies.rules.svip import make_svip
 from jaxspec.policies.stopping import replace_threshold
 from jaxspec.policies.store import load_policy, save_policy

@@ -22,7 +22,7 @@ from jaxspec.call.session import matmul_precision, prepare, run_prefill
 from jaxspec.call.text.token_ids import to_ids
 from jaxspec.io.text.prompt_files import read_prompts
 from jaxspec.io.text.tokenizer import load_tokenizer
-from jaxspec.policies.baselines.static import Constants, make_static
+from jaxspec.policies.rules.static import Constants, make_static
 from jaxspec.round.context import make_round
 from jaxspec.round.draft import draft
 from jaxspec.round.grow import grow

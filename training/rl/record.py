@@ -24,7 +24,7 @@ from jaxspec.call.text.token_ids import to_ids
 from jaxspec.core.tree import root_only
 from jaxspec.io.text.prompt_files import read_prompts
 from jaxspec.io.text.tokenizer import load_tokenizer
-from jaxspec.policies.baselines.static import make_static
+from jaxspec.policies.rules.static import make_static
 from jaxspec.round.commit import absorb, commit
 from jaxspec.round.context import make_round
 from jaxspec.round.draft import draft

@@ -10,7 +10,7 @@ import dataclasses
 from typing import Any
 
 from jaxspec.adapt.actions import ACTIONS, FULL
-from jaxspec.adapt.deciders.base import Query, Update
+from jaxspec.adapt.deciders.base import Query, UpdateResult
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Account:
         balance = state["balance"] + self.allowance * query.seconds
         return state | {"mean": mean, "balance": balance}
 
-    def settle(self, state: dict[str, Any], update: Update, saved: float) -> dict[str, Any]:
+    def settle(self, state: dict[str, Any], update: UpdateResult, saved: float) -> dict[str, Any]:
         """Pay an update, and add what it is expected to save, in seconds."""
         costs = state["costs"] | {update.action: update.seconds}
         costs[FULL] = costs[FULL] or 2 * update.seconds  # a guess, until there is one

@@ -25,7 +25,7 @@ from collections.abc import Mapping
 
 from jaxspec.adapt.actions import BOTH, SKIP
 from jaxspec.adapt.deciders.account import Account
-from jaxspec.adapt.deciders.base import ROOM, Decider, Decision, Query, State, Update, is_full
+from jaxspec.adapt.deciders.base import ROOM, Decider, Decision, Query, State, UpdateResult, is_full
 from jaxspec.adapt.deciders.rivals import Rivals
 from jaxspec.adapt.deciders.shift import Shift
 from jaxspec.adapt.deciders.values import Values
@@ -130,7 +130,7 @@ def make_bandit_paired(
         # Nor may a window go back to a version that lost.
         return (state if best is None else state | {"watch": watch.init(best)}), best
 
-    def observe(state: State, update: Update) -> State:
+    def observe(state: State, update: UpdateResult) -> State:
         gain = (update.up - update.down) / max(update.missed, 1)
         horizon = given.horizon * state["account"]["mean"]
         cost = update.seconds / max(horizon, 1e-9)

@@ -18,8 +18,8 @@ import dataclasses
 from collections.abc import Mapping
 
 from jaxspec.adapt.actions import ACTIONS, FULL, HEAD, SKIP
-from jaxspec.adapt.deciders.base import ROOM, Decider, Decision, Query, State, Update, is_full
-from jaxspec.adapt.deciders.exploring import ExploreOptions
+from jaxspec.adapt.deciders.base import ROOM, Decider, Decision, Query, State, UpdateResult, is_full
+from jaxspec.adapt.deciders.values import ExploreOptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +83,7 @@ def make_bandit_paper(
         full = is_full(query, keep, room) and not quiet
         return state, Decision(keep, keep if full else SKIP, restore)
 
-    def observe(state: State, update: Update) -> State:
+    def observe(state: State, update: UpdateResult) -> State:
         state, action = _copy(state), update.action
         tokens, seconds = state["before"]
         reference = tokens / max(seconds, 1e-9)

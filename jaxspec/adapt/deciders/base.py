@@ -78,7 +78,7 @@ class Decision(NamedTuple):
     gather: bool = True
 
 
-class Update(NamedTuple):
+class UpdateResult(NamedTuple):
     """An update that was made.
 
     Attributes:
@@ -127,7 +127,7 @@ class Decider(NamedTuple):
 
     init: Callable[[], State]
     decide: Callable[[State, Query], tuple[State, Decision]]
-    observe: Callable[[State, Update], State] = lambda state, update: state
+    observe: Callable[[State, UpdateResult], State] = lambda state, update: state
     elect: Callable[[State, Mapping[int, Flips]], tuple[State, int | None]] = elect_none
     gated: bool = False
     rejected_only: bool = False

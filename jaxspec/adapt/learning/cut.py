@@ -16,7 +16,7 @@ from jaxspec.round.sizes import prompt_chunk
 
 
 @dataclasses.dataclass(frozen=True)
-class Shape:
+class SegmentShape:
     """Static sizes of segments, see `Segments`.
 
     Attributes:
@@ -54,7 +54,7 @@ def cut_segments(
     params: Params,
     state: DecodeState,
     prompts: Sequence[Sequence[int]],
-    shape: Shape,
+    shape: SegmentShape,
     seed: Sequence[int],
 ) -> Iterator[Segments]:
     """Yield the segments of a finished call, one at a time, without a leading axis.
@@ -108,7 +108,7 @@ def find_rows(prompt: int, counts: np.ndarray, turn: int) -> np.ndarray:
 
 
 def _split(
-    roots: np.ndarray, counts: np.ndarray, oldest: int, shape: Shape
+    roots: np.ndarray, counts: np.ndarray, oldest: int, shape: SegmentShape
 ) -> Iterator[tuple[int, slice]]:
     """Yield (absolute position of the first row, rounds) of each segment.
 
@@ -128,7 +128,7 @@ def _split(
 
 
 def choose_positions(
-    counts: np.ndarray, ends: np.ndarray, shape: Shape, random: np.random.Generator
+    counts: np.ndarray, ends: np.ndarray, shape: SegmentShape, random: np.random.Generator
 ) -> tuple[Any, Any, Any]:
     """Choose the positions of some rounds to train on and to hold out.
 

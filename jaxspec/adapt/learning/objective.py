@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxspec.adapt.learning.redraft import redraft
-from jaxspec.adapt.learning.rounds import Said
+from jaxspec.adapt.learning.redraft import Said, redraft
 from jaxspec.adapt.learning.segments import Segments
 from jaxspec.drafters.base import Drafter, TargetHead
 from jaxspec.drafters.rank_classes import classify_rank, score_classes, weigh_classes

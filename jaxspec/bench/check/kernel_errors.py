@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.core.tree import ancestor_words
-from jaxspec.serve.on_device.packed import pack
+from jaxspec.serve.on_device.packed_rows import pack
 from pallas_kernels import reference, registry
 
 KERNELS, INTERPRETED, REFERENCE = ("triton",), ("interpret",), "reference"

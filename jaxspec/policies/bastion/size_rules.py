@@ -18,17 +18,6 @@ import jax.numpy as jnp
 RELEASED_LEAST, RELEASED_STEP = 32, 32
 
 
-def compute_surrogate(logprob: jax.Array) -> jax.Array:
-    """Compute the expected committed tokens float32 [..., N] of each prefix of a tree.
-
-    They are sums of path probabilities, with 1 for the root.
-
-    Args:
-      logprob: float32 [..., N], cumulative log-probabilities; -inf marks empty rows.
-    """
-    return jnp.cumsum(jnp.exp(logprob), axis=-1)
-
-
 def choose_best_ratio(worth: jax.Array, seconds: jax.Array) -> jax.Array:
     """Choose the size with the largest ratio: int32 [...].
 
@@ -49,14 +38,6 @@ def choose_first_decrease(worth: jax.Array, seconds: jax.Array, least: int = 1) 
     return jnp.where(stops.any(-1), jnp.argmax(stops, axis=-1) + 1, rate.shape[-1]).astype(
         jnp.int32
     )
-
-
-def choose_printed(worth: jax.Array, seconds: jax.Array) -> jax.Array:
-    """Choose by Algorithm 1 as printed: drafted nodes, int32 [...].
-
-    It does not count the root, and uses the latency of one row too few.
-    """
-    return choose_first_decrease(worth[..., 1:], seconds[..., :-1])
 
 
 def choose_released(worth: jax.Array, seconds: jax.Array) -> jax.Array:

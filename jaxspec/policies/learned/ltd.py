@@ -18,7 +18,7 @@ import numpy as np
 from jaxspec.core.runtime.near_miss import choose_one
 from jaxspec.policies.learned import ltd_features as features
 from jaxspec.policies.learned.networks import ACTIVATIONS, check_network, mlp
-from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig, Shape, keep_state
+from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig, RoundShape, keep_state
 from jaxspec.policies.registry import tagged
 
 SEES = ("pool", "tree")
@@ -77,7 +77,7 @@ class LtdConfig(PolicyConfig):
     def functions(self) -> Functions:
         return _functions(self)
 
-    def check(self, shape: Shape) -> None:
+    def check(self, shape: RoundShape) -> None:
         rows, trained = self.widths[-1:], (self.width, self.width, self.steps)
         if self.sees == "tree":
             if self.sizes and rows != (shape.rows,):

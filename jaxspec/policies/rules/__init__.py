@@ -1,1 +1,4 @@
-"""Rules with a few constants that stop drafting, without training: DDD, SVIP and GammaTune."""
+"""Policies without training: rules with a few constants, DSpark's rules, and baselines.
+
+The baselines are constant, random and replayed decisions.
+"""

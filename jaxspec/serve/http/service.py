@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from jaxspec.serve.engine import Engine
 from jaxspec.serve.http.completions.logprobs import TokenTexts
-from jaxspec.serve.http.completions.translate import Tokens, Translator
+from jaxspec.serve.http.completions.prompts import Tokens
+from jaxspec.serve.http.completions.translate import Translator
 from jaxspec.serve.http.driver import DEAD, Driver
 from jaxspec.serve.http.errors import ApiError
 from jaxspec.serve.http.metrics import Metrics

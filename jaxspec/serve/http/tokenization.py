@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from jaxspec.serve.http.completions.bodies import Closed, Messages
+from jaxspec.serve.http.completions.bodies import Closed, Messages, refuse_alone
 from jaxspec.serve.http.completions.complete import check_model
 from jaxspec.serve.http.openapi import REFUSALS
 from jaxspec.serve.http.service import Service
@@ -66,13 +66,9 @@ class TokenizeParameters(Closed):
             raise PydanticCustomError("invalid_value", message, {"param": "prompt"})
         for name in () if self.messages else _OF_CHATS:
             if getattr(self, name) is not None:
-                message = "'{param}' is only allowed with 'messages'."
-                raise PydanticCustomError("unsupported_parameter", message, {"param": name})
+                refuse_alone(name, "with 'messages'")
         if self.messages and self.add_special_tokens:
-            message = "'{param}' is only allowed with 'prompt': the chat template adds its own."
-            raise PydanticCustomError(
-                "unsupported_parameter", message, {"param": "add_special_tokens"}
-            )
+            refuse_alone("add_special_tokens", "with 'prompt': the chat template adds its own")
         return self
 
 

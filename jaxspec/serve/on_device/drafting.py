@@ -23,16 +23,16 @@ from jaxspec.round.commit import absorb, remember
 from jaxspec.round.context import Round
 from jaxspec.round.draft import draft
 from jaxspec.round.grow import grow
-from jaxspec.serve.drafters import Config, join_plans, list_configs
+from jaxspec.serve.on_device.joint_plan import Config, join_plans, list_configs
+from jaxspec.serve.on_device.slot_settings import SlotSettings
 from jaxspec.serve.on_device.slots import make_slot_round
-from jaxspec.serve.settings import SlotSettings
 
 
 class Rounds(NamedTuple):
     """What the phases of a round read.
 
     Attributes:
-      joint: of what is done for all slots alike, see `jaxspec.serve.drafters.join_plans`.
+      joint: of what is done for all slots alike, see `jaxspec.serve.on_device.joint_plan.join_plans`.
       each: of each drafter; of one drafter, or of none, `joint` alone.
     """
 

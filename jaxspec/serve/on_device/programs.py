@@ -17,16 +17,15 @@ from jaxspec.call.session import full_precision
 from jaxspec.call.start import pausing_collection
 from jaxspec.core.params import Params
 from jaxspec.round.plan import DecodeConfig, Plan
-from jaxspec.serve.drafters import Config, join_plans, list_configs
-from jaxspec.serve.on_device.clean import clean_slot
-from jaxspec.serve.on_device.copy import copy_slot
+from jaxspec.serve.on_device.change_slot import clean_slot, copy_slot, count_slot
 from jaxspec.serve.on_device.feed import feed
+from jaxspec.serve.on_device.joint_plan import Config, join_plans, list_configs
 from jaxspec.serve.on_device.logprobs import rank_tokens
 from jaxspec.serve.on_device.publish import replace_drafter
-from jaxspec.serve.on_device.rounds import Control, Rules
-from jaxspec.serve.on_device.slots import SlotsState, count_slot, make_slots, set_lengths
+from jaxspec.serve.on_device.slot_rounds import Control, Rules
+from jaxspec.serve.on_device.slot_settings import make_settings
+from jaxspec.serve.on_device.slots import SlotsState, make_slots, set_lengths
 from jaxspec.serve.on_device.visit import visit
-from jaxspec.serve.settings import make_settings
 
 # Integers of a visit's control, before the seconds of rounds.
 _CHOICES = 4
@@ -171,7 +170,7 @@ class Programs:
         self.state = copy_slot(self.params, self.state, slots, config=self.config)
 
     def _count(self, tokens: np.ndarray, where: np.ndarray) -> None:
-        """Begin to count the tokens of a slot, see `jaxspec.serve.on_device.slots.count_slot`."""
+        """Begin to count the tokens of a slot, see `jaxspec.serve.on_device.change_slot.count_slot`."""
         counts = count_slot(self.state.decode.counts, tokens, where)
         self.state = self.state.replace(decode=self.state.decode.replace(counts=counts))
 

@@ -15,16 +15,15 @@ from jaxspec.call.prefill import begin_state
 from jaxspec.core.cache import PartCache, allocate
 from jaxspec.core.mesh import constrain
 from jaxspec.core.params import Params, Spec
-from jaxspec.core.sampling.penalties import count_prompt
 from jaxspec.core.sampling.settings import MIXED
 from jaxspec.core.state import DecodeState, KVCache
 from jaxspec.round.commit import make_pending
 from jaxspec.round.context import Round
 from jaxspec.round.plan import QUEUE, DecodeConfig
-from jaxspec.serve.drafters import Config, init_drafts, join_plans, list_configs
 from jaxspec.serve.on_device.calibration import Calibration, init_calibration
-from jaxspec.serve.settings import make_settings, read_settings
-from jaxspec.targets.sharding.state import find_counts_spec, place_state
+from jaxspec.serve.on_device.joint_plan import Config, init_drafts, join_plans, list_configs
+from jaxspec.serve.on_device.slot_settings import make_settings, read_settings
+from jaxspec.targets.sharding.state import place_state
 
 MOST_ROUNDS = 16
 """Rounds of a visit, at most."""
@@ -39,7 +38,7 @@ class SlotsState(flax.struct.PyTreeNode):
       rows: int32 [MOST_ROUNDS + 1], rows that each round verified, padding included.
       calibration: what was seen of the drafter's probabilities.
       broken: bool [B], slots for whose sequence the target computed a value that is not finite. They
-        do not decode until `jaxspec.serve.on_device.clean.clean_slot`.
+        do not decode until `jaxspec.serve.on_device.change_slot.clean_slot`.
       hidden: [B, M, E], the target's hidden states that the tokens were drawn from; None if no
         request may ask for log-probabilities.
     """
@@ -110,20 +109,6 @@ def set_lengths(state: SlotsState, lengths: jax.Array) -> SlotsState:
     decode = state.decode
     decode = decode.replace(cache=decode.cache.replace(length=lengths))
     return place_slots(state.replace(decode=decode))
-
-
-@functools.partial(jax.jit, donate_argnames=("counts",))
-def count_slot(counts: jax.Array, tokens: jax.Array, where: jax.Array) -> jax.Array:
-    """Begin to count the tokens of a slot, see `DecodeState.counts`.
-
-    Args:
-      counts: int32 [B, V].
-      tokens: int32 [1, S], the prompt, padded.
-      where: int32 [2], the slot and the prompt's length.
-    """
-    one = count_prompt(tokens, where[1:], counts.shape[1])
-    counted = jax.lax.dynamic_update_slice_in_dim(counts, one, where[0], 0)
-    return constrain(counted, find_counts_spec(counted))
 
 
 def make_slot_round(params: Params, config: DecodeConfig, settings: jax.Array | None) -> Round:

@@ -13,9 +13,10 @@ from jaxspec.core.mesh import constrain
 from jaxspec.core.params import Params
 from jaxspec.round.commit import has_room
 from jaxspec.round.quick_jit import quick_jit
-from jaxspec.serve.drafters import Config
 from jaxspec.serve.on_device.drafting import Rounds, absorb_committed, make_slot_rounds
-from jaxspec.serve.on_device.rounds import Control, Rules, autoregressive_round, drafted_round
+from jaxspec.serve.on_device.joint_plan import Config
+from jaxspec.serve.on_device.slot_rounds import Control, Rules, autoregressive_round, drafted_round
+from jaxspec.serve.on_device.slot_settings import SlotSettings, read_settings
 from jaxspec.serve.on_device.slots import (
     MOST_ROUNDS,
     SlotsState,
@@ -24,7 +25,6 @@ from jaxspec.serve.on_device.slots import (
     put_part,
     take_part,
 )
-from jaxspec.serve.settings import SlotSettings, read_settings
 
 Carry = tuple[SlotsState, jax.Array]  # the slots; int32 [], rounds run so far
 
@@ -64,7 +64,7 @@ def visit(
     """Run up to `control.max_rounds` rounds, at most `MOST_ROUNDS`, while a slot decodes.
 
     Args:
-      settings: int32 [B, columns], see `jaxspec.serve.settings`.
+      settings: int32 [B, columns], see `jaxspec.serve.on_device.slot_settings`.
       config: with the slots' drafter, or a tuple of several drafters' configs; or without one, if none
         reads a slot that decodes. The state need not hold a drafter's arrays then.
       first: int32 [], the first of the slots that decode, a multiple of `part`.

@@ -12,8 +12,8 @@ import numpy as np
 
 from jaxspec.call.kept_costs import describe_model, find_kept
 from jaxspec.io.user_cache import keep
-from jaxspec.serve.drafters import list_configs
-from jaxspec.serve.on_device.rounds import Rules
+from jaxspec.serve.on_device.joint_plan import list_configs
+from jaxspec.serve.on_device.slot_rounds import Rules
 from jaxspec.serve.scheduling.device import Device
 
 # Rounds of a measurement, and measurements of each cost, whose median counts.

@@ -10,15 +10,15 @@ import jax
 import numpy as np
 
 from jaxspec.core.state import Accepted, Tree
-from jaxspec.serve.drafters import list_configs
+from jaxspec.serve.on_device.joint_plan import list_configs
 from jaxspec.serve.on_device.logprobs import read_logprobs
 from jaxspec.serve.on_device.programs import Programs, Variant, pack_control
-from jaxspec.serve.on_device.rounds import Control, Rules
+from jaxspec.serve.on_device.slot_rounds import Control, Rules
+from jaxspec.serve.on_device.slot_settings import make_settings, set_column, write_settings
 from jaxspec.serve.on_device.slots import MOST_ROUNDS
 from jaxspec.serve.on_device.visit import Report, read_report
 from jaxspec.serve.requests import TokenLogprob
 from jaxspec.serve.scheduling.follow import Followers
-from jaxspec.serve.settings import make_settings, set_column, write_settings
 
 
 @dataclasses.dataclass
@@ -27,7 +27,7 @@ class Device(Programs):
 
     Attributes:
       followers: the other processes that share the target; None if there are none.
-      settings: int32 [B, columns], see `jaxspec.serve.settings`.
+      settings: int32 [B, columns], see `jaxspec.serve.on_device.slot_settings`.
       parts: numbers of neighbouring slots that a visit can be of, rising; the last is B. Rounds of
         fewer slots draft for fewer.
       drafted: by part, seconds of a drafted round of each number of rows, as far as they are known.

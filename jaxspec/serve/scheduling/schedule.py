@@ -8,9 +8,9 @@ import numpy as np
 
 from jaxspec.call.drafter_choice import choose_drafter, record_speed
 from jaxspec.core.sampling.settings import MIN_TEMPERATURE
-from jaxspec.serve.drafters import list_configs
-from jaxspec.serve.on_device.plan import WEIGHING
+from jaxspec.serve.on_device.joint_plan import list_configs
 from jaxspec.serve.on_device.programs import Variant
+from jaxspec.serve.on_device.share_rows import WEIGHING
 from jaxspec.serve.on_device.visit import Report
 from jaxspec.serve.scheduling.choice import DraftChoice
 from jaxspec.serve.scheduling.costs import Costs, find_costs, guess_costs, read_costs

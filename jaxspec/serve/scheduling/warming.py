@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 
 from jaxspec.core.runtime.background import compile_in_background
-from jaxspec.serve.drafters import list_configs
+from jaxspec.serve.on_device.joint_plan import list_configs
 from jaxspec.serve.on_device.programs import Variant
 from jaxspec.serve.scheduling.device import Device
 

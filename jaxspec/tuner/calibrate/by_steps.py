@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxspec.core.params import Params
 from jaxspec.costs.round_costs import RoundCosts, make_costs
-from jaxspec.policies.baselines.static import Constants, make_static
+from jaxspec.policies.rules.static import Constants, make_static
 from jaxspec.tuner.calibrate.by_rows import SAMPLING, about
 from jaxspec.tuner.calibrate.round_clock import Case, plan_rounds, time_rounds
 

@@ -13,7 +13,7 @@ import jaxspec
 from jaxspec.core.state import Nodes
 from jaxspec.drafters.base import Committed, TargetHead
 from jaxspec.drafters.registry import make_drafter, record_of
-from jaxspec.policies.dspark.threshold import make_dspark_threshold
+from jaxspec.policies.rules.dspark import make_dspark_threshold
 from jaxspec.targets.transformer import Transformer
 
 TRACES = records("dspark", "decode.json")

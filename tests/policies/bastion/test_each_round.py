@@ -12,10 +12,10 @@ import jaxspec
 from jaxspec.call import observed_rounds
 from jaxspec.costs.roofline_fit import correct_running
 from jaxspec.costs.round_costs import make_costs
-from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.bastion.controller import ControllerConfig, make_bastion
 from jaxspec.policies.bastion.controller_state import init_controller
 from jaxspec.policies.compose import compose
+from jaxspec.policies.rules.static import make_static
 from jaxspec.round.loop import run
 
 GOLDEN = SHIPPED / "dflash"

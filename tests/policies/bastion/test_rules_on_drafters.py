@@ -11,10 +11,10 @@ from short_models import shorten
 import jaxspec
 from jaxspec.call.resolve import resolve_config
 from jaxspec.costs.round_costs import make_costs
-from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.bastion.size_rules import RELEASED_LEAST, SIZE_RULES
 from jaxspec.policies.compose import compose
+from jaxspec.policies.rules.static import make_static
 
 GOLDEN = SHIPPED / "dflash"
 PROMPTS, ROWS = [[117, 142, 122, 64, 240, 19], [40, 41, 42, 43]], 36

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from jaxspec.core.state import Pool, Tree
-from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.compose import compose
 from jaxspec.policies.learned.ltd import LtdConfig, make_ltd
 from jaxspec.policies.learned.ltd_features import (
@@ -16,7 +15,8 @@ from jaxspec.policies.learned.ltd_features import (
     size_inputs,
     tree_observation,
 )
-from jaxspec.policies.protocol import Observation, Shape
+from jaxspec.policies.protocol import Observation, RoundShape
+from jaxspec.policies.rules.static import make_static
 
 SETTINGS = LtdConfig((1, 4, 8), 2, 3, (1, 2), (2, 4, 8))
 
@@ -76,16 +76,16 @@ def test_a_sequence_that_stopped_before_its_batch_has_its_own_depth():
 
 
 def test_trees_that_it_was_not_trained_for_are_refused():
-    SETTINGS.check(Shape(2, 8, 4, nodes=2, candidates=2, steps=3))
+    SETTINGS.check(RoundShape(2, 8, 4, nodes=2, candidates=2, steps=3))
     both = compose(make_static(rows=4, widths=SETTINGS.widths), make_ltd(SETTINGS, *untrained()))
-    for shape in (Shape(2, 8, 15), Shape(2, 8, 4, 3, 3, 3), Shape(2, 8, 3, 2, 2, 2)):
+    for shape in (RoundShape(2, 8, 15), RoundShape(2, 8, 4, 3, 3, 3), RoundShape(2, 8, 3, 2, 2, 2)):
         for settings in (SETTINGS, both.config):
             with pytest.raises(ValueError, match="give builder 'dynamic/w2' and depth=4"):
                 settings.check(shape)
     of_trees = LtdConfig((1, 4, 8), sizes=(4, 8), sees="tree")
-    of_trees.check(Shape(1, 8, 7))
+    of_trees.check(RoundShape(1, 8, 7))
     with pytest.raises(ValueError, match="reads trees of 8 rows, these have 16: give budget=8"):
-        of_trees.check(Shape(1, 16, 7))
+        of_trees.check(RoundShape(1, 16, 7))
 
 
 def test_trees_of_other_builders():

@@ -14,8 +14,8 @@ import jaxspec
 from jaxspec.call.output import PerRound
 from jaxspec.costs.files import load_costs, save_costs
 from jaxspec.costs.round_costs import make_costs
-from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.learned import c2t, disco
+from jaxspec.policies.rules.static import make_static
 from jaxspec.policies.store import load_about, load_policy, save_policy
 from jaxspec.round.loop import run
 from training.policies import tune

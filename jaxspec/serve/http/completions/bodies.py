@@ -112,6 +112,16 @@ class Closed(BaseModel):
         return schema
 
 
+def refuse_alone(name: str, needs: str) -> None:
+    """Refuse a parameter that is only allowed in some company, such as "with 'stream': true".
+
+    Raises:
+      PydanticCustomError: in any case.
+    """
+    message = f"'{{param}}' is only allowed {needs}."
+    raise PydanticCustomError("unsupported_parameter", message, {"param": name})
+
+
 def _to_whole(value: Any) -> Any:
     """Turn whole numbers, and those in lists, into integers: some languages write them as 5.0."""
     if isinstance(value, float):

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from jaxspec.call.text.detokenize import Detokenizer, continue_after
 from jaxspec.serve.http.completions.generation import Delta
+from jaxspec.serve.http.completions.prompts import Tokens
 from jaxspec.serve.requests import TokenLogprob
 
 _LEAST = -9999.0  # what OpenAI writes for a token that cannot occur; JSON has no infinity
 
 
-class Decoder(Protocol):
-    """What decodes tokens, see `jaxspec.io.text.tokenizer.Tokenizer`."""
-
-    def decode(self, ids: Any, special: bool = False) -> str: ...
-
-
 class TokenTexts:
     """Texts of single tokens, each decoded once. Special tokens are written out, as elsewhere."""
 
-    def __init__(self, tokenizer: Decoder | None):
+    def __init__(self, tokenizer: Tokens | None):
         """Make it; without a tokenizer the text of token 5 is `token_id:5`, as in vLLM."""
         self._tokenizer = tokenizer
         self._known: dict[int, str] = {}

@@ -9,11 +9,12 @@ from pydantic import (
     FailFast,
     Field,
     GetJsonSchemaHandler,
+    ValidationInfo,
     WithJsonSchema,
     field_validator,
     model_validator,
 )
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core import CoreSchema
 
 from jaxspec.core.sampling.settings import MOST_PENALTY
 from jaxspec.serve.bias import BIASES, LARGEST
@@ -26,6 +27,7 @@ from jaxspec.serve.http.completions.bodies import (
     STOPS,
     Closed,
     Messages,
+    refuse_alone,
 )
 from jaxspec.serve.http.completions.unsupported import (
     CALLED,
@@ -151,18 +153,13 @@ class Parameters(Closed):
             raise ValueError(f"give strings of at most {MOST_STOP_LENGTH} characters")
         return tuple(stops)
 
-    @field_validator("logit_bias", mode="before")
+    @field_validator("logit_bias", "metadata", mode="before")
     @classmethod
-    def _count_biased(cls, value: Any) -> Any:
-        if isinstance(value, dict) and len(value) > BIASES:
-            raise ValueError(f"give at most {BIASES} token ids")
-        return value
-
-    @field_validator("metadata", mode="before")
-    @classmethod
-    def _count_labels(cls, value: Any) -> Any:
-        if isinstance(value, dict) and len(value) > MOST_LABELS:
-            raise ValueError(f"give at most {MOST_LABELS} labels")
+    def _count_keys(cls, value: Any, info: ValidationInfo) -> Any:
+        biased = info.field_name == "logit_bias"
+        most, what = (BIASES, "token ids") if biased else (MOST_LABELS, "labels")
+        if isinstance(value, dict) and len(value) > most:
+            raise ValueError(f"give at most {most} {what}")
         return value
 
     @field_validator("logit_bias")
@@ -181,17 +178,9 @@ class Parameters(Closed):
     @model_validator(mode="after")
     def _check_together(self) -> Parameters:
         if self.stream_options is not None and not self.stream:
-            raise PydanticCustomError(
-                "unsupported_parameter",
-                "'{param}' is only allowed with 'stream': true.",
-                {"param": "stream_options"},
-            )
+            refuse_alone("stream_options", "with 'stream': true")
         if self.prompt_logprobs is not None and self.stream:
-            raise PydanticCustomError(
-                "unsupported_parameter",
-                "'{param}' is only allowed without 'stream': true.",
-                {"param": "prompt_logprobs"},
-            )
+            refuse_alone("prompt_logprobs", "without 'stream': true")
         return self
 
 
@@ -230,26 +219,18 @@ class ChatParameters(Parameters):
         quick = {"enable_thinking": False} if self.reasoning_effort is not None else {}
         return quick | self.chat_template_kwargs
 
-    @model_validator(mode="after")
-    def _check_effort(self) -> ChatParameters:
-        value = self.reasoning_effort
-        if value is not None and not asks_for_nothing("reasoning_effort", value):
-            refuse("reasoning_effort")
-        return self
-
     @property
     def choices(self) -> int:
         """Choices of the answer."""
         return self.n
 
     @model_validator(mode="after")
-    def _check_logprobs(self) -> ChatParameters:
+    def _check_chat(self) -> ChatParameters:
+        value = self.reasoning_effort
+        if value is not None and not asks_for_nothing("reasoning_effort", value):
+            refuse("reasoning_effort")
         if self.top_logprobs and not self.logprobs:
-            raise PydanticCustomError(
-                "unsupported_parameter",
-                "'{param}' is only allowed with 'logprobs': true.",
-                {"param": "top_logprobs"},
-            )
+            refuse_alone("top_logprobs", "with 'logprobs': true")
         return self
 
 

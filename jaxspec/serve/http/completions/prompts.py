@@ -1,15 +1,26 @@
-"""Prompts as answers repeat them, which OpenAI calls an echo."""
+"""What the endpoint needs of a tokenizer, and prompts as answers repeat them: OpenAI's echo."""
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from jaxspec.call.text.detokenize import Detokenizer
 from jaxspec.io.text.tokenizer import replace_surrogates
 
-if TYPE_CHECKING:
-    from jaxspec.serve.http.completions.translate import Tokens
+
+class Tokens(Protocol):
+    """What the endpoint needs of a tokenizer, see `jaxspec.io.text.tokenizer.Tokenizer`."""
+
+    @property
+    def info(self) -> dict[str, Any]: ...
+    @property
+    def has_chat_template(self) -> bool: ...
+    def __len__(self) -> int: ...
+    def encode(self, text: str, special: bool = True) -> list[int]: ...
+    def name_token(self, token: int) -> str | None: ...
+    def chat(self, messages: list[dict[str, Any]], **variables: Any) -> list[int]: ...
+    def decode(self, ids: Any, special: bool = False) -> str: ...
 
 
 class Echo(NamedTuple):

@@ -6,11 +6,11 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from jaxspec.io.text.messages import read_messages
 from jaxspec.serve.http.completions.parameters import Body, ChatParameters, TextParameters
-from jaxspec.serve.http.completions.prompts import Echo, echo_prompt
+from jaxspec.serve.http.completions.prompts import Echo, Tokens, echo_prompt
 from jaxspec.serve.http.errors import ApiError
 from jaxspec.serve.requests import ServeRequest
 
@@ -40,20 +40,6 @@ _RESERVED = {
     "tools",
     "truncation",
 }
-
-
-class Tokens(Protocol):
-    """What the endpoint needs of a tokenizer, see `jaxspec.io.text.tokenizer.Tokenizer`."""
-
-    @property
-    def info(self) -> dict[str, Any]: ...
-    @property
-    def has_chat_template(self) -> bool: ...
-    def __len__(self) -> int: ...
-    def encode(self, text: str, special: bool = True) -> list[int]: ...
-    def name_token(self, token: int) -> str | None: ...
-    def chat(self, messages: list[dict[str, Any]], **variables: Any) -> list[int]: ...
-    def decode(self, ids: Any, special: bool = False) -> str: ...
 
 
 class Prepared(NamedTuple):

@@ -9,8 +9,8 @@ import pytest
 
 from jaxspec.core.state import Accepted, Tree
 from jaxspec.serve.on_device.calibration import calibrate, init_calibration, observe_rows
-from jaxspec.serve.on_device.packed import pack
-from jaxspec.serve.on_device.plan import Offer, share_rows
+from jaxspec.serve.on_device.packed_rows import pack
+from jaxspec.serve.on_device.share_rows import Offer, share_rows
 
 EDGES = (4, 6, 9, 12)
 

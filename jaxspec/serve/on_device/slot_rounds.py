@@ -16,10 +16,10 @@ from jaxspec.round.commit import commit, enqueue
 from jaxspec.round.context import Round
 from jaxspec.serve.on_device.calibration import calibrate, observe_rows
 from jaxspec.serve.on_device.drafting import Rounds, absorb_committed, draft_trees, find_entries
-from jaxspec.serve.on_device.packed import verify_packed
-from jaxspec.serve.on_device.plan import Offer, share_rows
+from jaxspec.serve.on_device.packed_rows import verify_packed
+from jaxspec.serve.on_device.share_rows import Offer, share_rows
+from jaxspec.serve.on_device.slot_settings import SlotSettings
 from jaxspec.serve.on_device.slots import SlotsState
-from jaxspec.serve.settings import SlotSettings
 
 
 class Control(NamedTuple):
@@ -44,7 +44,7 @@ class Rules(NamedTuple):
     """Static choices of the engine.
 
     Attributes:
-      rule: one of `jaxspec.serve.on_device.plan.RULES`.
+      rule: one of `jaxspec.serve.on_device.share_rows.RULES`.
       edges: numbers of rows that verification is compiled for, rising; the last is at least the
         number of slots.
       fewer: numbers of rows below the first edge that only autoregressive rounds are compiled for,

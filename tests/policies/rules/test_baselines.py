@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from observations import SHAPE, ask, make_seen
 
-from jaxspec.policies.baselines.random_actions import make_random
-from jaxspec.policies.baselines.static import make_static
+from jaxspec.policies.rules.random_actions import make_random
+from jaxspec.policies.rules.static import make_static
 
 
 def test_constants():

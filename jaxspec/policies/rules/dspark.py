@@ -1,7 +1,13 @@
-"""DSpark's schedule: divide the rows of a verification among sequences by their confidence.
+"""DSpark's two rules for how much of a chain to verify: its schedule, and a static threshold.
 
-Source: DSpark (DeepSeek 2026), Algorithm 1. The drafted tokens of all sequences are admitted in the
-order of their probability of being accepted, while the expected tokens per second rise.
+The schedule (DeepSeek 2026, Algorithm 1) divides the rows of a verification among sequences. The
+drafted tokens of all of them are admitted in the order of their probability of being accepted, while
+the expected tokens per second rise.
+
+The threshold (DeepSpec's released code) verifies a chain up to the first token that will hardly be
+accepted. The number is compared with the conditional probability of every token, not with that of the
+path. The builder `chain+confidence` takes these probabilities from the drafter's confidence head,
+`chain` from its distributions.
 """
 
 from __future__ import annotations
@@ -15,9 +21,29 @@ import numpy as np
 
 from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.costs.row_costs import RowCosts, width_indices
-from jaxspec.policies.dspark.chain_rows import survival
 from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig, keep_state
 from jaxspec.policies.registry import register, tagged
+from jaxspec.policies.stopping import make_threshold
+
+
+def survival(logprob: jax.Array) -> jax.Array:
+    """Compute the probability float32 [B, N - 1] that each drafted token is accepted.
+
+    Args:
+      logprob: float32 [B, N], cumulative log-probabilities of a chain's rows; the root's is 0 and
+        padding has -inf.
+    """
+    return jnp.exp(logprob[:, 1:])
+
+
+def conditional(logprob: jax.Array) -> jax.Array:
+    """Compute the probability float32 [B, N - 1] that a token is accepted if those before it are.
+
+    Args:
+      logprob: see `survival`; tokens of padding get 0.
+    """
+    before = jnp.where(logprob[:, :-1] > -jnp.inf, logprob[:, :-1], 0.0)
+    return jnp.exp(logprob[:, 1:] - before)
 
 
 @tagged("dspark-schedule")
@@ -33,7 +59,7 @@ class ScheduleConfig(PolicyConfig):
     early_stop: bool = True
 
     def functions(self) -> Functions:
-        return _functions(self)
+        return _schedule_functions(self)
 
 
 def make_dspark(costs: RoundCosts, *, early_stop: bool = True) -> Policy:
@@ -108,7 +134,7 @@ def compute_rates(
 
 
 @functools.lru_cache
-def _functions(config: ScheduleConfig) -> Functions:
+def _schedule_functions(config: ScheduleConfig) -> Functions:
     def rows(controls, state, seen):
         batch, most = seen.tree.token.shape
         rate = compute_rates(controls, seen.context, seen.live, batch, most)
@@ -118,5 +144,52 @@ def _functions(config: ScheduleConfig) -> Functions:
     return Functions(lambda shape: (), Acts(rows=rows), keep_state, chains=True)
 
 
+@tagged("dspark-threshold")
+@dataclasses.dataclass(frozen=True)
+class ThresholdConfig(PolicyConfig):
+    """The rule has no static choices of its own."""
+
+    def functions(self) -> Functions:
+        return _threshold_functions()
+
+
+def make_dspark_threshold(threshold: float | str = 0.5, widths: tuple[int, ...] = ()) -> Policy:
+    """Make the policy.
+
+    Args:
+      threshold: smallest probability of a token that is verified. 0 verifies whole chains.
+      widths: see `PolicyConfig`.
+
+    Raises:
+      ValueError: the threshold is not in 0 to 1.
+    """
+    try:
+        value = float(threshold)
+    except ValueError:
+        value = float("nan")
+    if not 0 <= value <= 1:
+        raise ValueError(f"threshold is {threshold}: give a probability from 0 to 1")
+    return Policy(ThresholdConfig(tuple(widths)), make_threshold(value))
+
+
+def count_confident(probability: jax.Array, threshold: jax.Array) -> jax.Array:
+    """Count the tokens before the first whose probability is below the threshold: int32 [B].
+
+    Args:
+      probability: float32 [B, D], see `conditional`.
+      threshold: float32 [].
+    """
+    return jnp.sum(jnp.cumprod(probability >= threshold, axis=1), axis=1, dtype=jnp.int32)
+
+
+@functools.lru_cache
+def _threshold_functions() -> Functions:
+    def rows(controls, state, seen):
+        return 1 + count_confident(conditional(seen.tree.logprob), controls.threshold)
+
+    return Functions(lambda shape: (), Acts(rows=rows), keep_state, chains=True)
+
+
 register("dspark", make_dspark, by_costs=True)
 register("dspark-global", functools.partial(make_dspark, early_stop=False), by_costs=True)
+register("dspark-threshold", make_dspark_threshold, argument="THRESHOLD")

@@ -12,9 +12,8 @@ from observations import ask
 import jaxspec
 from jaxspec.core.state import Tree
 from jaxspec.costs.round_costs import make_costs
-from jaxspec.policies.dspark.schedule import divide_rows, make_dspark
-from jaxspec.policies.dspark.threshold import make_dspark_threshold
 from jaxspec.policies.protocol import Observation
+from jaxspec.policies.rules.dspark import divide_rows, make_dspark, make_dspark_threshold
 
 GOLDEN = arrays("dspark", "scheduler.npz")
 PROMPT = [117, 142, 122, 64, 240, 19]

@@ -1,1 +1,0 @@
-"""Baselines to compare policies with: constant, random and replayed decisions."""

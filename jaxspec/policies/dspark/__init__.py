@@ -1,1 +1,0 @@
-"""DSpark's rules for the number of drafted tokens to verify."""
