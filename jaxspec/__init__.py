@@ -23,7 +23,8 @@ from jaxspec.call.warm import warmup
 from jaxspec.core.params import Params
 from jaxspec.core.state import Tree
 from jaxspec.round.plan import DecodeConfig
-from jaxspec.zoo.checkpoint import load, save
+from jaxspec.zoo.checkpoint import load
+from jaxspec.zoo.save import save
 
 __all__ = [
     "DecodeConfig",

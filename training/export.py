@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params, Spec
-from jaxspec.zoo.checkpoint import save, save_drafter
+from jaxspec.zoo.save import save, save_drafter
 
 from .data.documents import load_bpe_tokenizer
 from .run.checkpoints import CheckpointError, Checkpoints
@@ -55,7 +55,7 @@ def export_target(params, config: TargetConfig, tokenizer: Path, out: Path) -> N
 def export_drafter(params, config, target: Params, out: Path) -> None:
     """Write bfloat16 weights and config.json, with a record of the target.
 
-    The layout is that of `jaxspec.zoo.checkpoint.save_drafter`.
+    The layout is that of `jaxspec.zoo.save.save_drafter`.
     """
     rounded = jax.tree.map(
         lambda leaf: (

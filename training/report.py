@@ -37,7 +37,7 @@ def read_curves(metrics_path: Path) -> dict[str, tuple[list[int], list[float]]]:
 
 
 def measure_training_cost(metrics_path: Path, batch: int) -> dict[str, float]:
-    """Compute the cost of a run for `jaxspec.io.weights.training_cost`.
+    """Compute the cost of a run for `jaxspec.io.weights.provenance`.
 
     Args:
       metrics_path: metrics.jsonl of the run.

@@ -24,7 +24,7 @@ from jaxspec.core.params import Params
 from jaxspec.core.runtime.jax_settings import under_own_settings
 from jaxspec.core.runtime.processes import connect
 from jaxspec.io.files.atomic import staging
-from jaxspec.io.weights.training_cost import write_training_cost
+from jaxspec.io.weights.provenance import write_training_cost
 
 from .acceptance import EvalOptions, make_evaluate
 from .data.draft_vocab import make_draft_vocabulary

@@ -10,9 +10,14 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxspec.acceptance.match import follow
-from jaxspec.acceptance.noise import CANDIDATES, fold_round_keys
-from jaxspec.acceptance.path import accept_path, find_siblings
-from jaxspec.acceptance.walk import find_children, walk_tree
+from jaxspec.acceptance.path import (
+    CANDIDATES,
+    accept_path,
+    find_children,
+    find_siblings,
+    fold_round_keys,
+    walk_tree,
+)
 from jaxspec.core.sampling.noise import gumbel
 from jaxspec.core.sampling.sampling import process
 from jaxspec.core.sampling.settings import SamplingSpec, SamplingValues

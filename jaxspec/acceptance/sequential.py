@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.acceptance.match import follow
-from jaxspec.acceptance.path import accept_path, find_siblings, keep_some
-from jaxspec.acceptance.walk import find_children, walk_tree
+from jaxspec.acceptance.path import accept_path, find_children, find_siblings, keep_some, walk_tree
 from jaxspec.core.sampling.sampling import process
 from jaxspec.core.sampling.settings import SamplingSpec, SamplingValues
 from jaxspec.core.state import Accepted, Tree

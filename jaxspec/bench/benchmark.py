@@ -42,7 +42,7 @@ def benchmark(
       options: keyword arguments of `jaxspec.decode` for all methods that do not set them.
       temperatures: temperatures to measure at (None: that of `options`, else 0). At 0 nothing is
         sampled, so an uncoupled method is left out if its coupled twin is measured.
-      costs: cost of training each drafter, from `jaxspec.zoo.checkpoint.training_costs`.
+      costs: cost of training each drafter, from `jaxspec.zoo.drafters.training_costs`.
       keep: called with a temperature, its prompts and a group's runs; the report itself keeps only
         sums.
 

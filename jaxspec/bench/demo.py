@@ -14,7 +14,7 @@ from jaxspec.call.stream import stream_rounds
 from jaxspec.core.params import Params
 from jaxspec.io.hub import shipped
 from jaxspec.io.text.prompt_files import LabelledPrompt, read_prompts
-from jaxspec.view.live import mark_round
+from jaxspec.view.text import mark_round
 from jaxspec.zoo.places import PACKAGED, find_drafters, is_installed
 
 # Passages that `mini` continues, and questions that chat models answer.

@@ -106,8 +106,7 @@ class Chat:
     def _stream(self, session: Session, said: list[str]) -> Output:
         """Print an answer round by round; append the text of each to `said`."""
         from jaxspec.call.stream import stream_rounds
-        from jaxspec.view.live import mark_round
-        from jaxspec.view.text import wants_colour
+        from jaxspec.view.text import mark_round, wants_colour
 
         colour, rounds = wants_colour(sys.stdout.isatty()), stream_rounds(session)
         while True:

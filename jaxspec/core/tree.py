@@ -1,12 +1,10 @@
-"""Draft trees as arrays: masks, assembly from rows, prefixes, checks and a text rendering.
+"""Draft trees as arrays: masks, assembly from rows, prefixes, and checks.
 
 Functions on arrays without a batch axis take one tree and are meant to be vmapped. Functions on
 `jaxspec.core.state.Tree` take a batch. N rows, W = ceil(N / 32) mask words, B sequences.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -226,34 +224,3 @@ def _find_problem(tree: Tree, score: np.ndarray) -> str | None:
     if padding.any():
         return "padding rows must hold token, parent and depth 0 and log-probability -inf"
     return None
-
-
-def render_tree(
-    tree: Tree, decode_token: Callable[[int], str] | None = None, index: int = 0
-) -> str:
-    """Render one tree of a batch as text, one line per node, best child first.
-
-    Args:
-      tree: batched tree.
-      decode_token: token id to text (default: show ids).
-      index: index of the sequence in the batch.
-
-    Returns:
-      Lines such as `|- 17 p=0.42 row 3`, where p is the drafter's probability of the whole path.
-    """
-    token, parent, logprob = (np.asarray(x[index]) for x in (tree.token, tree.parent, tree.logprob))
-    children: dict[int, list[int]] = {}
-    for row in range(1, int(tree.size[index])):
-        children.setdefault(int(parent[row]), []).append(row)
-    lines = []
-
-    def visit(row: int, lead: str, tail: str) -> None:
-        text = str(int(token[row])) if decode_token is None else repr(decode_token(int(token[row])))
-        lines.append(f"{lead}{text} p={np.exp(logprob[row]):.2g} row {row}")
-        below = children.get(row, [])
-        for child in below:
-            last = child == below[-1]
-            visit(child, tail + ("└─ " if last else "├─ "), tail + ("   " if last else "│  "))
-
-    visit(0, "", "")
-    return "\n".join(lines)

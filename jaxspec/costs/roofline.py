@@ -76,15 +76,6 @@ def check_dense(config: TargetConfig) -> None:
         )
 
 
-def roofline_seconds(flops: ArrayLike, moved: ArrayLike, device: PeakRates) -> np.ndarray:
-    """Compute the larger of the operations' and the bytes' times at the device's peak rates.
-
-    Returns:
-      Seconds, a NumPy array.
-    """
-    return np.maximum(np.asarray(flops) / device.flops, np.asarray(moved) / device.bandwidth)
-
-
 def roofline_costs(
     config: TargetConfig,
     device: PeakRates,

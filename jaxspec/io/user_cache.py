@@ -16,8 +16,8 @@ from jaxspec.io.files.atomic import write_text
 def user_cache(*parts: str) -> Path:
     """Return a folder in the user's cache, made if that can be.
 
-    It lies in `JAXSPEC_CACHE`, else in `XDG_CACHE_HOME` or `~/.cache` under `jaxspec`, or in the
-    folder for temporary files if none of these can be written.
+    It lies in `JAXSPEC_CACHE`, else where the system keeps a user's caches (`~/.cache/jaxspec` on
+    Linux), or in the folder for temporary files if none of these can be written.
 
     Args:
       parts: names of the folder and its parents.
@@ -36,9 +36,11 @@ def list_caches(*parts: str) -> Iterator[Path]:
 
 
 def _list_roots() -> list[Path]:
+    import platformdirs
+
     own = os.environ.get("JAXSPEC_CACHE")
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxspec"
-    return [Path(own) if own else base, Path(tempfile.gettempdir()) / "jaxspec"]
+    base = Path(own) if own else platformdirs.user_cache_path("jaxspec", appauthor=False)
+    return [base, Path(tempfile.gettempdir()) / "jaxspec"]
 
 
 def keep(path: Path, text: str) -> None:

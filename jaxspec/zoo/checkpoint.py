@@ -1,63 +1,40 @@
-"""Load and save a target with its drafters in Hugging Face layout."""
+"""Load a target with its drafters, in Hugging Face layout or from a GGUF file."""
 
 from __future__ import annotations
 
 import functools
-import json
-import shutil
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
 from jaxspec.core.mesh import check_mesh
-from jaxspec.core.params import WEIGHTLESS, Params, Spec, check_params
+from jaxspec.core.params import Params, Spec
 from jaxspec.core.runtime.jax_settings import check_platforms, under_own_settings
 from jaxspec.core.runtime.near_miss import naming_options
-from jaxspec.drafters import files
-from jaxspec.drafters.format import About, write_directory
-from jaxspec.drafters.registry import record_of
-from jaxspec.io.files.atomic import staging, write_text
-from jaxspec.io.files.safetensors_files import (
-    weight_dtype,
-)
-from jaxspec.io.hub import shipped
+from jaxspec.io.files.safetensors_files import WeightFiles
+from jaxspec.io.files.tensors import weight_dtype
 from jaxspec.io.program_cache import keep_programs
 from jaxspec.io.progress import show_progress
 from jaxspec.io.text.tokenizer import Tokenizer, eos_ids, load_tokenizer
-from jaxspec.io.weights import provenance
 from jaxspec.io.weights.config_entries import read_entries
-from jaxspec.io.weights.training_cost import read_training_cost
 from jaxspec.targets import weights as target_weights
-from jaxspec.targets.families.hf_config import target_config, target_config_to_hf
-from jaxspec.targets.families.registry import family_of
+from jaxspec.targets.families.hf_config import target_config
+from jaxspec.targets.gguf import GgufWeights
 from jaxspec.targets.layouts import quant
-from jaxspec.targets.sharding.place import refuse, replicate
+from jaxspec.targets.sharding.place import replicate
 from jaxspec.targets.sharding.read import read_shared
 from jaxspec.targets.sharding.shares import choose_experts, widen
-from jaxspec.zoo.fit import fit_drafter
+from jaxspec.zoo.drafters import find_sources, load_drafters, rank_drafters, read_configs
 from jaxspec.zoo.places import (
-    BEST,
-    DRAFTERS,
     find_drafters,
     open_target,
     read_order,
-    resolve_drafter,
     resolve_model,
 )
 
 # Tokens without an embedding row that a tokenizer may have beside those that it calls added.
 _FEW = 16
-_TOKENIZER_FILES = (
-    "tokenizer*",
-    "vocab*",
-    "merges.txt",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template*",
-)
 
 
 @naming_options
@@ -108,20 +85,9 @@ def load(
     quant.check_kind(quantize)
     directory = resolve_model(name)
     config = target_config(read_entries(directory / "config.json"))
-    stored = open_target(directory)
-    if stored.packed:
-        raise ValueError(
-            f"{directory}: the target's weights are packed, which changes its text: use "
-            "its full weights, with quantize='int8' to store them in a byte each"
-        )
-    sources = _drafter_sources(name, directory, drafter)
-    found = {
-        label: files.read_config(read_entries(source / "config.json"))
-        for label, source in sources.items()
-    }
-    configs = {
-        label: fit_drafter(one, sources[label], config, directory) for label, one in found.items()
-    }
+    stored = _open_full(directory)
+    sources = find_sources(name, directory, drafter)
+    configs = read_configs(sources, config, directory)
     mesh = None if mesh is None else check_mesh(mesh)
     alone = mesh is None or mesh.size == 1
     config = choose_experts(config, 1 if mesh is None else mesh.size, experts, jax.device_count())
@@ -129,24 +95,29 @@ def load(
     with show_progress(progress):
         how = (stored, config, dtype, quantize)
         target = target_weights.from_hf(*how) if alone else read_shared(*how, mesh)
-        weights = {
-            label: files.load_drafter(sources[label], configs[label], dtype) for label in sources
-        }
-    weights = {
-        label: files.lend(one, configs[label], target, config, sources[label])
-        for label, one in weights.items()
-    }
+        weights = load_drafters(sources, configs, target, config, dtype)
     tokenizer = load_tokenizer(str(directory))
     _check_tokenizer(directory, tokenizer, config.vocab_size)
     spec = Spec(
         target=placed,
-        drafters=_rank(configs, read_order(find_drafters(name, directory))),
+        drafters=rank_drafters(configs, read_order(find_drafters(name, directory))),
         eos=tuple(token for token in eos_ids(directory, tokenizer) if token < config.vocab_size),
         tokenizer=None if tokenizer is None else str(directory),
     )
     if not alone:
         return Params(target, replicate(weights, mesh), spec)
     return jax.device_put(Params(target, weights, spec), mesh and mesh.devices.item())
+
+
+def _open_full(directory: Path) -> WeightFiles | GgufWeights:
+    """Open a target's weights, which must be full: they decide the text."""
+    stored = open_target(directory)
+    if stored.packed:
+        raise ValueError(
+            f"{directory}: the target's weights are packed, which changes its text: use "
+            "its full weights, with quantize='int8' to store them in a byte each"
+        )
+    return stored
 
 
 def _check_tokenizer(directory: Path, tokenizer: Tokenizer | None, rows: int) -> None:
@@ -163,126 +134,6 @@ def _check_tokenizer(directory: Path, tokenizer: Tokenizer | None, rows: int) ->
             "rows: they belong to different models; use the tokenizer that the model was published "
             "with"
         )
-
-
-def _rank(configs: dict[str, Any], order: Sequence[str]) -> tuple[tuple[str, Any], ...]:
-    """Order drafters: those recorded as best for the model, then by the preference of their kind."""
-
-    def rank(item: tuple[str, Any]) -> tuple[int, int]:
-        name, config = item
-        recorded = order.index(name) if name in order else len(order)
-        return recorded, record_of(config).preference
-
-    return tuple(sorted(configs.items(), key=rank))
-
-
-def training_costs(name, *, drafter=None) -> dict[str, dict[str, float]]:
-    """Return the cost of training of each drafter that `load` would load.
-
-    Drafters are left out if their files do not record it. See `jaxspec.io.weights.training_cost`.
-
-    Args:
-      name, drafter: see `load`.
-    """
-    costs = {
-        label: read_training_cost(source)
-        for label, source in drafter_directories(name, drafter=drafter).items()
-    }
-    return {label: cost for label, cost in costs.items() if cost}
-
-
-def drafter_directories(name, *, drafter=None) -> dict[str, Path]:
-    """Return {drafter: directory} of the drafters that `load` with these arguments would load."""
-    return _drafter_sources(name, resolve_model(name), drafter)
-
-
-@under_own_settings
-def save(params: Params, directory) -> None:
-    """Write the target, `drafters/<name>/` and the tokenizer for `load(directory)`.
-
-    Tensors are saved in the dtype of the weights.
-
-    The folder's files appear when all are written, and replace those there.
-
-    Raises:
-      ValueError: the target is quantised, or several devices share it.
-      OSError: something cannot be written.
-    """
-    check_params(params)
-    refuse(params, "written")
-    with staging(directory) as folder:
-        _write(params, folder)
-
-
-def _write(params: Params, directory: Path) -> None:
-    spec = params.spec
-    tensors = target_weights.to_hf(params.target, spec.target)
-    write_directory(directory, target_config_to_hf(spec.target, str(params.dtype)), tensors)
-    _write_json(directory / "generation_config.json", {"eos_token_id": list(spec.eos)})
-    for name, config in spec.drafters:
-        save_drafter(params, params.drafters[name], config, directory / DRAFTERS / name)
-    if len(spec.drafters) > 1:
-        _write_json(directory / DRAFTERS / BEST, {"order": [name for name, _ in spec.drafters]})
-    for pattern in _TOKENIZER_FILES if spec.tokenizer else ():
-        for source in Path(spec.tokenizer).glob(pattern):
-            shutil.copyfile(source, directory / source.name)
-
-
-@under_own_settings
-def save_drafter(target: Params, variables, config, directory) -> None:
-    """Write one drafter of `target` for `load`, with a record of the target.
-
-    The layout is the drafter's published one, which other engines read too. Tensors are saved in
-    the dtype of the weights. Some layouts save tensors of the target with the drafter.
-
-    Raises:
-      ValueError: the layout saves tensors of the target, but the target is quantised.
-    """
-    spec = target.spec
-    known = provenance.of_target(spec.tokenizer) if spec.tokenizer else provenance.Provenance()
-    sources = files.borrowed_tensors(config).values()
-    if sources:
-        quant.refuse(
-            target.target,
-            "written with the drafter: give the target loaded without quantize",
-        )
-    borrowed = {
-        source: target_weights.tensor(target.target, spec.target, source) for source in sources
-    }
-    about = About(
-        spec.target.num_layers,
-        spec.target.max_positions,
-        known,
-        family_of(spec.target).architecture,
-        borrowed,
-    )
-    files.write_drafter(directory, config, variables, about)
-
-
-def _write_json(path: Path, content: dict) -> None:
-    write_text(path, json.dumps(content, indent=2) + "\n")
-
-
-def _drafter_sources(name, model: Path, drafter) -> dict[str, Path]:
-    """Return {name: directory} of the given drafters; one without a name is called by its kind."""
-    folder = find_drafters(name, model)
-    own = shipped(folder)
-    if drafter is None:
-        return {label: folder / label for label in own}
-    if isinstance(drafter, str) and drafter in WEIGHTLESS:  # it has no files, and is always there
-        return {}
-    if not isinstance(drafter, dict):
-        label = drafter if drafter in own else _kind(resolve_drafter(drafter, name, model))
-        drafter = {label: drafter}
-    if "ar" in drafter:
-        raise ValueError(
-            "a drafter cannot be called 'ar': that name is autoregressive decoding; choose another"
-        )
-    return {label: resolve_drafter(source, name, model) for label, source in drafter.items()}
-
-
-def _kind(directory: Path) -> str:
-    return record_of(files.read_config(read_entries(directory / "config.json"))).name
 
 
 @functools.cache

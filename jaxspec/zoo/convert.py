@@ -25,7 +25,7 @@ from jaxspec.targets.families.hf_config import target_config
 from jaxspec.targets.families.hf_fields import integer
 from jaxspec.targets.families.registry import family_of
 from jaxspec.targets.weights import EMBEDDING, HEAD, stored_name
-from jaxspec.zoo.fit import fit_drafter
+from jaxspec.zoo.drafters import fit_drafter
 from jaxspec.zoo.pack import is_packed, shorten_unpacked
 from jaxspec.zoo.places import PACKAGED, is_gguf, open_target, resolve_drafter, resolve_model
 

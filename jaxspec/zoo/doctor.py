@@ -22,8 +22,8 @@ from jaxspec.io.weights.config_entries import read_entries
 from jaxspec.targets.families.hf_config import target_config
 from jaxspec.zoo.checkpoint import load
 from jaxspec.zoo.compare_files import compare_borrowed, compare_records
+from jaxspec.zoo.drafters import fit_drafter
 from jaxspec.zoo.environment import render_environment, report_environment
-from jaxspec.zoo.fit import fit_drafter
 from jaxspec.zoo.inspect import describe_checkpoint
 from jaxspec.zoo.places import resolve_drafter, resolve_model
 from jaxspec.zoo.probe import gain, measure_fit

@@ -87,67 +87,52 @@ def describe_checkpoint(source) -> dict[str, Any]:
 
 def render_description(about: dict[str, Any]) -> str:
     """Format the description as lines of text."""
-    layers, weights = about["feature_layers"] or {}, about["weights"]
+    target, weights, drafters = about["target"], about["weights"], about["drafters"]
+    size, whole = about["draft_vocabulary"], about["architecture"].get("vocab_size")
+    known = [f"{key} {value}" for key, value in (target or {}).items() if value is not None]
+    dtypes = ", ".join(f"{name} {count:,}" for name, count in weights["dtypes"].items())
     rows = [
         ("what", f"{about['family']}, layout {about['layout']}"),
         ("readable", "yes" if about["readable"] else f"no: {about['problem']}"),
-    ]
-    if about["target"]:
-        rows.append(
-            (
-                "for target",
-                ", ".join(
-                    f"{key} {value}" for key, value in about["target"].items() if value is not None
-                ),
-            )
-        )
-    if about["feature_layers"]:
-        rows += [
-            (
-                "feature layers",
-                layers["field"]
-                + (f", which counts {layers['counts']}s of layers" if layers["counts"] else ""),
-            ),
-        ]
-        if layers["output_of_layer"] is not None:
-            rows += [
-                (
-                    "  output of layer",
-                    f"{layers['output_of_layer']} (0-based: jaxspec, z-lab, SGLang, SpecForge)",
-                ),
-                ("  input of layer", f"{layers['input_of_layer']} (vLLM, speculators, llama.cpp)"),
-            ]
-        rows += [("  careful", layers["note"])] if layers["note"] else []
-    rows += [
-        ("sizes", ", ".join(f"{name} {value}" for name, value in about["architecture"].items()))
-    ]
-    rows += [
-        (name, str(about[name]))
-        for name in ("block_size", "mask_token_id")
-        if about[name] is not None
-    ]
-    size, whole = about["draft_vocabulary"], about["architecture"].get("vocab_size")
-    rows += [("draft vocabulary", f"{size:,} of {whole:,} tokens")] if size and whole else []
-    rows += [
-        (
-            "flags",
-            ", ".join(f"{name}={value}" for name, value in about["flags"].items()) or "none given",
-        )
-    ]
-    dtypes = ", ".join(f"{name} {count:,}" for name, count in weights["dtypes"].items())
-    rows += [
+        ("for target", ", ".join(known) if target else None),
+        *_list_layer_rows(about["feature_layers"]),
+        ("sizes", ", ".join(f"{name} {value}" for name, value in about["architecture"].items())),
+        *((name, about[name]) for name in ("block_size", "mask_token_id")),
+        ("draft vocabulary", f"{size:,} of {whole:,} tokens" if size and whole else None),
+        ("flags", ", ".join(f"{name}={x}" for name, x in about["flags"].items()) or "none given"),
         (
             "weights",
-            f"{weights['parameters']:,} parameters ({dtypes}), {weights['bytes']:,} bytes, {weights['tensors']} tensors",
-        )
+            f"{weights['parameters']:,} parameters ({dtypes}), {weights['bytes']:,} bytes, "
+            f"{weights['tensors']} tensors",
+        ),
+        ("stored", _describe_storage(weights)),
+        ("files", ", ".join(weights["files"])),
+        ("drafters", ", ".join(drafters) if drafters else None),
     ]
+    return "\n".join(f"{name:18} {value}" for name, value in rows if value is not None)
+
+
+def _describe_storage(weights: dict[str, Any]) -> str | None:
     if weights["packed"]:
-        rows += [("stored", "6 bits a weight with a scale per output channel, read as floats")]
-    elif weights["coded"]:
-        rows += [("stored", "in codes, bit for bit; convert --to bfloat16 writes them in full")]
-    rows += [("files", ", ".join(weights["files"]))]
-    rows += [("drafters", ", ".join(about["drafters"]))] if about["drafters"] else []
-    return "\n".join(f"{name:18} {value}" for name, value in rows)
+        return "6 bits a weight with a scale per output channel, read as floats"
+    if weights["coded"]:
+        return "in codes, bit for bit; convert --to bfloat16 writes them in full"
+    return None
+
+
+def _list_layer_rows(layers: dict[str, Any] | None) -> list[tuple[str, str | None]]:
+    """List what is known of the feature layers: (name, value)."""
+    if not layers:
+        return []
+    counts = f", which counts {layers['counts']}s of layers" if layers["counts"] else ""
+    rows = [("feature layers", layers["field"] + counts)]
+    if layers["output_of_layer"] is not None:
+        readers = "(0-based: jaxspec, z-lab, SGLang, SpecForge)"
+        rows += [
+            ("  output of layer", f"{layers['output_of_layer']} {readers}"),
+            ("  input of layer", f"{layers['input_of_layer']} (vLLM, speculators, llama.cpp)"),
+        ]
+    return [*rows, ("  careful", layers["note"] or None)]
 
 
 def _problem(directory: Path, hf: dict, found: str) -> str | None:

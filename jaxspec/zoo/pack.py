@@ -7,7 +7,6 @@ Other engines only read full weights.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,9 +18,10 @@ import numpy as np
 from jaxspec.drafters.borrowed_head import ENTRY, LEFT_OUT, TARGET
 from jaxspec.drafters.files import borrowed_tensors, read_config
 from jaxspec.drafters.registry import record_of
-from jaxspec.io.files.atomic import staging, write_text
+from jaxspec.io.files.atomic import staging, write_json
+from jaxspec.io.files.json_files import read_json
 from jaxspec.io.files.packed import STORAGE, pack
-from jaxspec.io.files.safetensors_files import WeightFiles, read_json, write_safetensors
+from jaxspec.io.files.safetensors_files import WeightFiles, write_safetensors
 from jaxspec.io.files.torch_files import open_weights
 from jaxspec.io.weights.config_entries import read_entries
 from jaxspec.io.weights.draft_vocab import MAPPING, read_ids
@@ -171,5 +171,5 @@ def _rewrite(
                 shutil.copyfile(path, folder / path.name)
         tensors = change(dict(WeightFiles.of_file(paths[0])))
         write_safetensors(folder / paths[0].name, tensors, coded=coded)
-        write_text(folder / "config.json", json.dumps(hf, indent=2) + "\n")
+        write_json(folder / "config.json", hf)
     return destination

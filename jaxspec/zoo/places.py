@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -17,9 +16,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from jaxspec.io import hub
-from jaxspec.io.files.atomic import staging, write_text
+from jaxspec.io.files.atomic import staging, write_json
 from jaxspec.io.files.gguf_files import SUFFIX, GgufFile, find_gguf
-from jaxspec.io.files.safetensors_files import WeightFiles, read_json
+from jaxspec.io.files.json_files import read_json
+from jaxspec.io.files.safetensors_files import WeightFiles
 from jaxspec.io.text.gguf_tokenizer import build_tokenizer
 from jaxspec.io.user_cache import list_caches, warn_unwritten
 from jaxspec.targets.gguf import GgufWeights, read_gguf_entries
@@ -198,7 +198,7 @@ def _write_layout(file: GgufFile, folder: Path) -> None:
     if file.metadata.get("tokenizer.ggml.model", "none") not in ("none", "no_vocab"):
         build_tokenizer(file).save_pretrained(folder)
     for name, content in (("config.json", entries), (_ORIGIN, {"gguf": str(file.path)})):
-        write_text(folder / name, json.dumps(content, indent=2) + "\n")
+        write_json(folder / name, content)
 
 
 def is_installed(name: str) -> bool:

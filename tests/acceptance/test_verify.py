@@ -395,7 +395,7 @@ def test_candidates_are_drawn_without_replacement_and_scored_by_rank():
 
 def test_rules_draw_apart_from_the_shared_noise():
     """No bits of the rules' noise are those of a position's Gumbel noise, or of another round."""
-    from jaxspec.acceptance.noise import ACCEPT, BONUS, CANDIDATES, fold_round_keys
+    from jaxspec.acceptance.path import ACCEPT, BONUS, CANDIDATES, fold_round_keys
     from jaxspec.core.sampling.noise import fold_in, random_bits
 
     keys = sequence_keys(0, jnp.arange(2, dtype=jnp.uint32))

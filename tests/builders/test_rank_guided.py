@@ -19,7 +19,8 @@ from jaxspec.core.tree import validate
 from jaxspec.drafters.base import Committed, TargetHead
 from jaxspec.drafters.specblock import files, hf_config
 from jaxspec.drafters.specblock.drafter import make_specblock_drafter
-from jaxspec.io.files.safetensors_files import WeightFiles, read_json
+from jaxspec.io.files.json_files import read_json
+from jaxspec.io.files.safetensors_files import WeightFiles
 from jaxspec.targets import weights as target_weights
 from jaxspec.targets.families.hf_config import target_config
 from jaxspec.targets.transformer import Transformer

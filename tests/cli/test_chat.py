@@ -6,7 +6,7 @@ import jaxspec
 from jaxspec.call import stream
 from jaxspec.call.stream import StreamedRound
 from jaxspec.cli import main as cli
-from jaxspec.view.live import mark_round
+from jaxspec.view.text import mark_round
 
 OPTIONS = ["--max-new-tokens", "12", "--budget", "4", "--drafter", "dflash"]
 

@@ -15,9 +15,8 @@ from jaxspec.core.sampling.filters import (
     find_threshold,
     find_threshold_of_few,
 )
-from jaxspec.core.sampling.mixed_sampling import process_mixed
 from jaxspec.core.sampling.noise import gumbel, random_bits, sequence_keys, uniform
-from jaxspec.core.sampling.sampling import argmax, draw, process
+from jaxspec.core.sampling.sampling import argmax, draw, process, process_mixed
 from jaxspec.core.sampling.settings import MIXED, SamplingSpec, SamplingValues, make_sampling
 
 _process = jax.jit(process, static_argnums=1)

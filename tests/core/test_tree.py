@@ -11,7 +11,6 @@ from jaxspec.core.tree import (
     chain_words,
     pad_rows,
     parent_rows,
-    render_tree,
     root_only,
     take_rows,
     validate,
@@ -119,19 +118,6 @@ def test_validate_names_what_is_wrong(field, row, value, message):
         validate(tree)
     with pytest.raises(ValueError, match="size 0"):
         validate(tree.replace(size=np.array([0])))
-
-
-def test_drawing():
-    tree = batch([-1, 0, 0, 1], np.log([1, 0.5, 0.25, 0.2]), rows=5)
-    assert render_tree(tree).split("\n") == [
-        "10 p=1 row 0",
-        "├─ 11 p=0.5 row 1",
-        "│  └─ 13 p=0.2 row 3",
-        "└─ 12 p=0.25 row 2",
-    ]
-    assert render_tree(tree, lambda token: chr(token + 87)).startswith(
-        "'a' p=1 row 0\n├─ 'b' p=0.5"
-    )
 
 
 def test_padding_changes_nothing_in_use():

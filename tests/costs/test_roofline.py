@@ -9,7 +9,6 @@ from jaxspec.costs.roofline import (
     DEVICES,
     paper_bytes,
     paper_flops,
-    roofline_seconds,
 )
 from jaxspec.costs.roofline_fit import (
     RooflineFit,
@@ -42,7 +41,8 @@ def test_flops_and_bytes_equal_the_papers_to_the_integer(model):
     for gpu, device in GPUS.items():
         np.testing.assert_array_equal(ROOF[f"gpu/{gpu}"], DEVICES[device])
         if f"roof/{model}/t_{gpu}" in ROOF:
-            seconds = roofline_seconds(flops, moved, DEVICES[device])
+            peak = DEVICES[device]
+            seconds = RooflineFit().seconds(flops / peak.flops, moved / peak.bandwidth)
             np.testing.assert_allclose(seconds, ROOF[f"roof/{model}/t_{gpu}"], rtol=1e-12)
 
 

@@ -10,13 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from jaxspec.io.files.safetensors_files import (
-    INDEX,
-    WEIGHTS,
-    WeightFiles,
-    read_json,
-    write_safetensors,
-)
+from jaxspec.io.files.json_files import read_json
+from jaxspec.io.files.safetensors_files import INDEX, WEIGHTS, WeightFiles, write_safetensors
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 

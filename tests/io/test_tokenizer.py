@@ -85,7 +85,7 @@ CODE = {"auto_map": {"AutoTokenizer": ["oak.Oak", None]}, "tokenizer_class": "Oa
 )
 def test_what_is_missing_is_named(tmp_path, monkeypatch, files, installed, message):
     """In one line, whose advice is true; a package that is there is not asked for."""
-    monkeypatch.setattr(tokenizer_files, "_is_installed", installed.__contains__)
+    monkeypatch.setattr(tokenizer_files, "is_installed", installed.__contains__)
     for name, data in files.items():
         data = data if isinstance(data, bytes) else json.dumps(data).encode()
         (tmp_path / name).write_bytes(data)

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from jaxspec.io.weights.training_cost import read_training_cost, write_training_cost
+from jaxspec.io.weights.provenance import read_training_cost, write_training_cost
 
 
 def test_cost_stands_among_the_own_settings(tmp_path):

@@ -10,7 +10,8 @@ from golden_data import SHIPPED
 
 from jaxspec.drafters.dflash import weights as drafter_weights
 from jaxspec.drafters.dflash.hf_config import drafter_config
-from jaxspec.io.files.safetensors_files import WeightFiles, read_json
+from jaxspec.io.files.json_files import read_json
+from jaxspec.io.files.safetensors_files import WeightFiles
 from jaxspec.io.weights.weight_map import WeightMismatch
 from jaxspec.targets import weights as target_weights
 from jaxspec.targets.families.hf_config import target_config

@@ -12,7 +12,8 @@ import pytest
 from golden_data import SHIPPED
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.io.files.safetensors_files import WeightFiles, read_json
+from jaxspec.io.files.json_files import read_json
+from jaxspec.io.files.safetensors_files import WeightFiles
 from jaxspec.targets.families.hf_config import target_config
 from jaxspec.targets.transformer import Transformer
 from jaxspec.targets.weights import from_hf

@@ -15,7 +15,8 @@ from slow_cases import slow_except
 import jaxspec
 from jaxspec.call.text.detokenize import continue_after
 from jaxspec.io.files.gguf_files import GgufFile
-from jaxspec.io.files.safetensors_files import WeightFiles, read_json
+from jaxspec.io.files.json_files import read_json
+from jaxspec.io.files.safetensors_files import WeightFiles
 from jaxspec.io.text.gguf_tokenizer import build_tokenizer
 from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.targets.families.hf_config import target_config

@@ -21,7 +21,8 @@ from jaxspec.cli.main import main
 from jaxspec.core.params import Params
 from jaxspec.drafters.eagle3 import files as eagle
 from jaxspec.drafters.eagle3 import hf_config as eagle_config
-from jaxspec.io.files.safetensors_files import WeightFiles, read_json
+from jaxspec.io.files.json_files import read_json
+from jaxspec.io.files.safetensors_files import WeightFiles
 from jaxspec.targets.families.hf_config import target_config
 from jaxspec.targets.layouts.quant import (
     COLLECTION,

@@ -14,7 +14,7 @@ import pytest
 import jaxspec
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params, Spec
-from jaxspec.io.files.safetensors_files import read_json
+from jaxspec.io.files.json_files import read_json
 from jaxspec.io.text.prompt_files import LabelledPrompt
 from jaxspec.targets.transformer import Transformer
 from training import train_drafter

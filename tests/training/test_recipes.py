@@ -10,7 +10,7 @@ import pytest
 import training_toys as toys
 
 import jaxspec
-from jaxspec.zoo.checkpoint import training_costs
+from jaxspec.zoo.drafters import training_costs
 from training import export, regenerate, tokenizer, train_drafter, train_target
 from training.acceptance import EvalOptions
 from training.data.documents import DataError

@@ -22,7 +22,8 @@ from jaxspec.cli.main import main
 from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.drafters.files import read_config
 from jaxspec.drafters.jetspec.head import init_head
-from jaxspec.io.files.safetensors_files import WEIGHTS, WeightFiles, read_json
+from jaxspec.io.files.json_files import read_json
+from jaxspec.io.files.safetensors_files import WEIGHTS, WeightFiles
 from jaxspec.zoo.convert import convert
 from jaxspec.zoo.pack import pack_checkpoint
 from jaxspec.zoo.places import lay_out_gguf, open_target

@@ -16,7 +16,8 @@ from safetensors.numpy import load_file, save_file
 
 import jaxspec
 from jaxspec.cli import main as cli
-from jaxspec.io.files.safetensors_files import WEIGHTS, read_json
+from jaxspec.io.files.json_files import read_json
+from jaxspec.io.files.safetensors_files import WEIGHTS
 from jaxspec.io.hub import shipped
 from jaxspec.zoo import families
 from jaxspec.zoo.convert import convert

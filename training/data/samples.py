@@ -39,8 +39,8 @@ from jaxspec.io.text.messages import (
     read_conversation,
     read_instruction,
     read_messages,
+    replace_surrogates,
 )
-from jaxspec.io.text.surrogates import replace_surrogates
 
 from .documents import DataError
 

@@ -20,7 +20,7 @@ KERNELS, INTERPRETED, REFERENCE = ("triton",), ("interpret",), "reference"
 TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-2, "float16": 2e-3}
 
 
-class Shape(NamedTuple):
+class AttentionShape(NamedTuple):
     """Static sizes of a call of tree attention: T rows of B sequences over caches of S rows.
 
     With `counts`, that many rows of each sequence are packed, and T is the most.
@@ -36,7 +36,7 @@ class Shape(NamedTuple):
     counts: tuple[int, ...] = ()
 
 
-def list_cases(real: bool) -> list[tuple[Shape, tuple[tuple[int, ...], ...]]]:
+def list_cases(real: bool) -> list[tuple[AttentionShape, tuple[tuple[int, ...], ...]]]:
     """List the sizes to compare, each with the lengths of its sequences.
 
     They are those of 8B models, from an empty cache to 32k, and batches of sequences of any length;
@@ -45,26 +45,28 @@ def list_cases(real: bool) -> list[tuple[Shape, tuple[tuple[int, ...], ...]]]:
     if not real:
         lengths = ((0, 70), (128, 1))
         return [
-            *((Shape(rows, 2, 4, 2, 64, "float32", 128), lengths) for rows in (2, 20)),
-            (Shape(7, 2, 4, 2, 64, "float32", 128, (7, 2)), lengths),
+            *((AttentionShape(rows, 2, 4, 2, 64, "float32", 128), lengths) for rows in (2, 20)),
+            (AttentionShape(7, 2, 4, 2, 64, "float32", 128, (7, 2)), lengths),
         ]
     long, batch = 32_768, 8_192
     alone = tuple((length,) for length in (0, 1, 63, 64, 1024, 8192, long))
     ragged = ((5, 700, 0, 4100), (8192, 1, 64, 65))
     rows, dims = (2, 16, 33, 64, 256), (128, 64)
-    mini = [Shape(size, 1, 5, 1, 64, "float32", 2048) for size in (2, 33, 256)]
+    mini = [AttentionShape(size, 1, 5, 1, 64, "float32", 2048) for size in (2, 33, 256)]
     cases = [
-        (Shape(size, 1, 32, 8, dim, "bfloat16", long), alone)
+        (AttentionShape(size, 1, 32, 8, dim, "bfloat16", long), alone)
         for size, dim in itertools.product(rows, dims)
     ]
-    cases += [(Shape(size, 4, 32, 8, 128, "bfloat16", batch), ragged) for size in (2, 64)]
+    cases += [(AttentionShape(size, 4, 32, 8, 128, "bfloat16", batch), ragged) for size in (2, 64)]
     for counts in ((1, 1, 1, 1), (64, 1, 0, 30), (5, 3, 64, 64)):
-        cases.append((Shape(max(counts), 4, 32, 8, 128, "bfloat16", batch, counts), ragged))
-    exact = [*(Shape(size, 1, 32, 8, 128, "float32", 2048) for size in (2, 64)), *mini]
+        cases.append(
+            (AttentionShape(max(counts), 4, 32, 8, 128, "bfloat16", batch, counts), ragged)
+        )
+    exact = [*(AttentionShape(size, 1, 32, 8, 128, "float32", 2048) for size in (2, 64)), *mini]
     return [*cases, *((shape, alone[:5]) for shape in exact)]
 
 
-def measure_errors(shape: Shape, lengths: tuple[int, ...], name: str) -> dict[str, Any]:
+def measure_errors(shape: AttentionShape, lengths: tuple[int, ...], name: str) -> dict[str, Any]:
     """Compare an implementation with the float32 reference on random input, and with itself.
 
     Args:
@@ -89,7 +91,7 @@ def measure_errors(shape: Shape, lengths: tuple[int, ...], name: str) -> dict[st
 
 
 @functools.lru_cache(maxsize=4)
-def _compile(shape: Shape, name: str) -> Callable[..., jax.Array]:
+def _compile(shape: AttentionShape, name: str) -> Callable[..., jax.Array]:
     if name == REFERENCE:
         function = reference.tree_attention
     else:
@@ -113,7 +115,7 @@ def _compile(shape: Shape, name: str) -> Callable[..., jax.Array]:
     return jax.jit(apply, compiler_options=untimed)
 
 
-def _packed_rows(shape: Shape) -> int:
+def _packed_rows(shape: AttentionShape) -> int:
     """Return R, with some rows of padding."""
     return 16 * (sum(shape.counts) // 16 + 1)
 
@@ -142,7 +144,7 @@ def check_kernels(real: bool) -> dict[str, Any]:
     return found
 
 
-def _refusal(shape: Shape, name: str) -> str | None:
+def _refusal(shape: AttentionShape, name: str) -> str | None:
     try:
         with registry.using(name):
             registry.explain(*_problem(shape))
@@ -152,7 +154,10 @@ def _refusal(shape: Shape, name: str) -> str | None:
 
 
 def _add(
-    record: dict[str, Any], shape: Shape, lengths: tuple[int, ...], measured: dict[str, Any]
+    record: dict[str, Any],
+    shape: AttentionShape,
+    lengths: tuple[int, ...],
+    measured: dict[str, Any],
 ) -> None:
     record["cases"] += 1
     worst = record["worst"].get(shape.dtype, 0.0)
@@ -162,7 +167,7 @@ def _add(
         record["failed"].append(shape._asdict() | {"lengths": lengths} | measured)
 
 
-def _problem(shape: Shape) -> tuple[str, registry.Problem]:
+def _problem(shape: AttentionShape) -> tuple[str, registry.Problem]:
     """Return the operation and its static shape."""
     operation, rows = "tree_attention", (shape.batch, shape.rows)
     if shape.counts:
@@ -171,7 +176,7 @@ def _problem(shape: Shape) -> tuple[str, registry.Problem]:
     return operation, registry.Problem(*sizes, frozenset({shape.dtype}), shape.capacity)
 
 
-def _draw(shape: Shape, lengths: tuple[int, ...]) -> tuple[tuple, tuple]:
+def _draw(shape: AttentionShape, lengths: tuple[int, ...]) -> tuple[tuple, tuple]:
     """Draw the arguments of a call, rounded to its dtype, and the same in float32.
 
     Rows of the caches that are not live hold NaN, and zeros for the reference.

@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxspec.bench.loading.synthetic import choose_config, count_bytes, write_checkpoint
 from jaxspec.bench.report.table import Column, Table, fixed
-from jaxspec.io.files.safetensors_files import weight_dtype
+from jaxspec.io.files.tensors import weight_dtype
 
 _READ_BYTES = 2**24
 

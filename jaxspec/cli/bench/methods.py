@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxspec.bench.report.pairs import add_ratios
     from jaxspec.bench.report.speed_table import tabulate_speeds
     from jaxspec.io.text.prompt_files import read_prompts, uses_template
-    from jaxspec.zoo.checkpoint import training_costs
+    from jaxspec.zoo.drafters import training_costs
 
     _check(arguments)  # finds mistakes before a large model is loaded
     params = values.load_params(arguments)

@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxspec.bench.peers import race_peers as peers
     from jaxspec.bench.peers.peer_tables import render_peers
     from jaxspec.io.text.prompt_files import uses_template
-    from jaxspec.zoo.checkpoint import drafter_directories
+    from jaxspec.zoo.drafters import drafter_directories
     from jaxspec.zoo.places import resolve_model
 
     if arguments.repeats < 1:

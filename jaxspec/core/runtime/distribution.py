@@ -64,7 +64,7 @@ def require(extra: str, *modules: str, importer: str | None = None) -> None:
       ImportError: one is not installed; the message has the command that installs it.
     """
     for name in modules:
-        if not _is_installed(name):
+        if not is_installed(name):
             raise ImportError(f"{name} is missing: {how_to_install(extra, name)}", name=importer)
 
 
@@ -91,7 +91,8 @@ def how_to_install(extra: str, module: str) -> str:
     return f"pip install {' '.join(map(shlex.quote, found)) or module.partition('.')[0]}"
 
 
-def _is_installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
+    """Whether a module can be imported; it is not."""
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # of the package that the module is in

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import re
 import secrets
@@ -81,6 +82,15 @@ def write_text(path: str | os.PathLike, text: str) -> None:
     """
     with replacing(path) as partial:
         partial.write_text(text, encoding="utf-8")
+
+
+def write_json(path: str | os.PathLike, content: Any, indent: int = 2) -> None:
+    """Write a value as a JSON file, whole or not at all.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+    write_text(path, json.dumps(content, indent=indent) + "\n")
 
 
 def save_step(manager: Any, step: int, args: Any) -> None:

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from jaxspec.core.runtime.near_miss import choose_one
 from jaxspec.io.files.atomic import replacing
 from jaxspec.io.files.coded import Coded, decode, encode, read_entry
+from jaxspec.io.files.json_files import read_json
 from jaxspec.io.files.packed import packed_names, scale_name, unpack, unpacked_shape
 from jaxspec.io.files.raw_file import RawSafetensors
-from jaxspec.io.files.tensors import BlockReader, RowReader, Tensors, count_bytes
+from jaxspec.io.files.tensors import (
+    FLOAT_DTYPES,
+    BlockReader,
+    RowReader,
+    Tensors,
+    count_bytes,
+    weight_dtype,
+)
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-FLOAT_DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 # Not weights, but the tables of a draft vocabulary, which exporters store in any integer type.
 _TABLES = ("I64", "I32", "BOOL")
 _INTEGERS = ("I16", "I8", "U8", "U16", "U32", "U64")
@@ -194,40 +198,6 @@ def write_safetensors(
     with replacing(path) as partial:
         # transformers refuses files without this format mark.
         save_file(stored, partial, metadata={"format": "pt"} | entry)
-
-
-def weight_dtype(name: str) -> np.dtype:
-    """Return the numpy dtype called `float32`, `float16` or `bfloat16`.
-
-    Raises:
-      ValueError: any other name.
-    """
-    by_name = {np.dtype(dtype).name: np.dtype(dtype) for dtype in FLOAT_DTYPES.values()}
-    if str(name) not in by_name:
-        raise ValueError(f"unknown dtype {name!r}: {choose_one(str(name), sorted(by_name))}")
-    return by_name[str(name)]
-
-
-def read_json(path: Path) -> dict:
-    """Read a JSON object from `path`.
-
-    Raises:
-      FileNotFoundError: there is no such file.
-      ValueError: it is not a JSON object.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"{path.parent} has no {path.name}: it is not a complete Hugging Face model directory"
-        )
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not valid JSON ({error}); download it again") from None
-    if not isinstance(content, dict):
-        raise ValueError(
-            f"{path} holds a {type(content).__name__}, not a JSON object; download it again"
-        )
-    return content
 
 
 def has_safetensors(directory: Path) -> bool:

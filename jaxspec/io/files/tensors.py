@@ -1,11 +1,21 @@
-"""Base class of readers of weight files: map names to tensors, which are read on access."""
+"""Tensors of weight files: the base class of readers, the dtypes of weights, and refusing bad values.
+
+Readers map names to tensors, which are read on access.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+import ml_dtypes
 import numpy as np
+
+from jaxspec.core.runtime.near_miss import choose_one
+
+FLOAT_DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
+# Values that are compared at a time; a processor's cache holds them.
+_BLOCK = 2**18
 
 # (start, stop, memory) -> rows start to stop of a tensor, in its stored dtype. Rows are indices of
 # the first axis. The result may use `memory`, a uint8 array of at least as many bytes, or be an
@@ -127,3 +137,51 @@ def count_bytes(dtype: str) -> int:
 
 def _slice_rows(tensor: np.ndarray) -> RowReader:
     return lambda start, stop, memory: tensor[start:stop]
+
+
+def weight_dtype(name: str) -> np.dtype:
+    """Return the numpy dtype called `float32`, `float16` or `bfloat16`.
+
+    Raises:
+      ValueError: any other name.
+    """
+    by_name = {np.dtype(dtype).name: np.dtype(dtype) for dtype in FLOAT_DTYPES.values()}
+    if str(name) not in by_name:
+        raise ValueError(f"unknown dtype {name!r}: {choose_one(str(name), sorted(by_name))}")
+    return by_name[str(name)]
+
+
+def is_finite(x: np.ndarray) -> bool:
+    """Say whether all values of a float32, float16 or bfloat16 array are finite.
+
+    The exponent bits of NaN and infinities are all set. Integers are compared, since arithmetic on
+    two-byte floats is slow.
+    """
+    bits, sign = (np.uint16, 0x8000) if x.dtype.itemsize == 2 else (np.uint32, 0x80000000)
+    exponent = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000}[x.dtype.name]
+    flat = x.ravel(order="K").view(bits)
+    blocks = (flat[start : start + _BLOCK] for start in range(0, flat.size, _BLOCK))
+    return all(int((block & bits(sign - 1)).max()) < exponent for block in blocks)
+
+
+def check_finite(name: str, dtype: str, stored: bool, cast: bool) -> None:
+    """Refuse a tensor that is not finite.
+
+    Args:
+      name: the tensor's name.
+      dtype: name of the dtype that it was cast to.
+      stored: whether all stored values are finite.
+      cast: whether all values are finite in `dtype`.
+
+    Raises:
+      ValueError: one of them is not.
+    """
+    if not stored:
+        raise ValueError(
+            f"{name} holds NaN or infinite values: the checkpoint is damaged; "
+            "download or export it again"
+        )
+    if not cast:
+        raise ValueError(
+            f"{name} does not fit in {dtype}: load it with dtype='float32' or 'bfloat16'"
+        )

@@ -18,8 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from jaxspec.io.text.messages import is_empty
-from jaxspec.io.text.surrogates import replace_surrogates
+from jaxspec.io.text.messages import is_empty, replace_surrogates
 
 log = logging.getLogger("jaxspec")
 

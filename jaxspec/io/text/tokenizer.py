@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxspec.io.text.chat_template import render_chat
-from jaxspec.io.text.surrogates import replace_surrogates
+from jaxspec.io.text.messages import replace_surrogates
 from jaxspec.io.text.tokenizer_files import FILES, read_tokenizer
 from jaxspec.io.text.tool_calls import has_calls
 from jaxspec.io.weights.config_entries import read_entries

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 from pathlib import Path
 from typing import Any
 
-from jaxspec.io.files.safetensors_files import read_json
+from jaxspec.core.runtime.distribution import is_installed
+from jaxspec.io.files.json_files import read_json
 
 FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 # Packages that read a tokenizer.model, and their modules: of SentencePiece, or with lines of tiktoken's
@@ -67,7 +67,7 @@ def _prepare_files(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{folder}: tokenizer.model is empty: download it again")
     ranks = _RANK.match(data) is not None
     kind, needed = ("tiktoken's", _TIKTOKEN) if ranks else ("SentencePiece's", _SENTENCEPIECE)
-    if missing := [name for name, module in needed.items() if not _is_installed(module)]:
+    if missing := [name for name, module in needed.items() if not is_installed(module)]:
         raise ValueError(
             f"{folder}: tokenizer.model is {kind}, and nothing here reads it: "
             f"pip install {' '.join(missing)}, or add the model's tokenizer.json"
@@ -76,13 +76,6 @@ def _prepare_files(folder: Path) -> dict[str, Any]:
     says = settings.is_file() and "add_bos_token" in read_json(settings)
     # SentencePiece models with this piece were trained with it before each text.
     return {"add_bos_token": True} if _BEGIN in data and not (ranks or says) else {}
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # its parent is missing
-        return False
 
 
 def _advise(folder: Path, reason: str) -> str:

@@ -11,8 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxspec.io.text.messages import join_parts
-from jaxspec.io.text.surrogates import replace_surrogates
+from jaxspec.io.text.messages import join_parts, replace_surrogates
 
 _ID_LENGTH = 9  # of call ids, in Mistral's templates
 

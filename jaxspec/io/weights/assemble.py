@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.io.files.host_memory import allocate
-from jaxspec.io.weights.finite import is_finite
+from jaxspec.io.files.read_ahead import allocate
+from jaxspec.io.files.tensors import is_finite
 from jaxspec.io.weights.weight_map import Leaf
 
 # Below this, NumPy transposes faster than an upload starts.

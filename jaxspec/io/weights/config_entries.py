@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from jaxspec.io.files.safetensors_files import read_json
+from jaxspec.io.files.json_files import read_json
 
 # No model has more layers, heads or draft steps. A larger count in a damaged file would fill the
 # memory.

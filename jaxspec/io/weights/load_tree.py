@@ -18,11 +18,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.io.files.read_ahead import Read, ReadAhead
-from jaxspec.io.files.safetensors_files import FLOAT_DTYPES, weight_dtype
-from jaxspec.io.files.tensors import RowReader, find_row_reader
+from jaxspec.io.files.tensors import (
+    FLOAT_DTYPES,
+    RowReader,
+    check_finite,
+    find_row_reader,
+    is_finite,
+    weight_dtype,
+)
 from jaxspec.io.progress import count_bytes, expect_bytes
 from jaxspec.io.weights.assemble import Assembly, DeviceArray, HostArray, Piece
-from jaxspec.io.weights.finite import check_finite, is_finite
 from jaxspec.io.weights.weight_map import Leaf, check_fit, check_float
 
 # Bytes of a piece: what a processor's caches hold, and what an upload is efficient with.

@@ -1,14 +1,16 @@
-"""The record that a drafter keeps of the target it was trained for, to detect wrong pairings."""
+"""What a drafter records of its training: the target, to detect wrong pairings, and the cost."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxspec.io.files.safetensors_files import read_json
+from jaxspec.io.files.atomic import write_json
+from jaxspec.io.files.json_files import read_json
 
 # Where huggingface_hub keeps a snapshot: models--OWNER--NAME/snapshots/REVISION.
 _SNAPSHOT = re.compile(r"models--(?P<name>[^/]+)/snapshots/(?P<revision>[0-9a-f]{40})")
@@ -84,3 +86,31 @@ def chat_template(directory: Path) -> str | None:
         named = [entry for entry in template if isinstance(entry, dict)]
         template = next((x.get("template") for x in named if x.get("name") == "default"), None)
     return template if isinstance(template, str) else None
+
+
+# Optimizer steps; rows that they read; tokens in these rows; minutes of training, on any machine.
+COSTS = ("steps", "rows", "tokens", "minutes")
+
+
+def read_training_cost(directory: str | os.PathLike) -> dict[str, float] | None:
+    """Read the cost of training from a drafter's directory: numbers by `COSTS`, or None."""
+    own = read_json(Path(directory) / "config.json").get("jaxspec")
+    found = own.get("training") if isinstance(own, dict) else None
+    if not isinstance(found, dict):
+        return None
+    return {key: found[key] for key in COSTS if isinstance(found.get(key), int | float)} or None
+
+
+def write_training_cost(directory: str | os.PathLike, cost: Mapping[str, float]) -> None:
+    """Add the cost of training to the config.json in `directory`.
+
+    Raises:
+      ValueError: a key is not one of `COSTS`.
+    """
+    unknown = [key for key in cost if key not in COSTS]
+    if unknown:
+        raise ValueError(f"unknown part of a training cost {unknown[0]!r}: give {', '.join(COSTS)}")
+    path = Path(directory) / "config.json"
+    hf = read_json(path)
+    own = hf.get("jaxspec") or {}
+    write_json(path, hf | {"jaxspec": own | {"training": dict(cost)}})

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxspec.io.files.safetensors_files import FLOAT_DTYPES
-from jaxspec.io.weights.finite import check_finite, is_finite
+from jaxspec.io.files.tensors import FLOAT_DTYPES, check_finite, is_finite
 
 
 class Leaf(NamedTuple):

@@ -25,7 +25,7 @@ from jaxspec.bench.architectures import (
 from jaxspec.bench.check import causes, few_rows, kernel_errors, plan_check
 from jaxspec.bench.check.check_goals import is_correct, list_goals, list_shortfalls
 from jaxspec.bench.check.check_report import render_check
-from jaxspec.bench.check.kernel_errors import Shape, check_kernels
+from jaxspec.bench.check.kernel_errors import AttentionShape, check_kernels
 from jaxspec.bench.check.kernel_profile import summarise_trace
 from jaxspec.bench.check.layer_kernels import check_layer_kernels
 from jaxspec.bench.check.lossless import (
@@ -165,7 +165,7 @@ def test_a_wrong_kernel_shows(monkeypatch, fault):
         return bad
 
     monkeypatch.setattr(kernel_errors, "_compile", compile_badly)
-    shape = Shape(4, 2, 4, 2, 64, "float32", 128)
+    shape = AttentionShape(4, 2, 4, 2, 64, "float32", 128)
     monkeypatch.setattr(kernel_errors, "list_cases", lambda real: [(shape, ((0, 70),))])
     (record,) = check_kernels(real=False).values()
     (failed,) = record["failed"]
@@ -173,7 +173,7 @@ def test_a_wrong_kernel_shows(monkeypatch, fault):
 
 
 def test_rows_that_must_not_count_hold_other_values(monkeypatch):
-    rows, shape = {}, Shape(4, 2, 4, 2, 64, "float32", 128)
+    rows, shape = {}, AttentionShape(4, 2, 4, 2, 64, "float32", 128)
 
     def compile_none(shape, name):
         def call(*given):

@@ -20,7 +20,7 @@ from jaxspec.call.text.token_ids import to_ids
 from jaxspec.cli.main import main
 from jaxspec.io.text.prompt_files import LabelledPrompt, read_prompts
 from jaxspec.io.text.tokenizer import load_tokenizer
-from jaxspec.zoo.checkpoint import drafter_directories
+from jaxspec.zoo.drafters import drafter_directories
 from jaxspec.zoo.places import resolve_model
 
 

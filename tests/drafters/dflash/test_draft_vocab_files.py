@@ -25,7 +25,8 @@ from jaxspec.drafters.dflash.files import (
 from jaxspec.drafters.dflash.hf_config import drafter_config_to_hf
 from jaxspec.drafters.dflash.layouts import read_config
 from jaxspec.drafters.dflash.weights import to_hf
-from jaxspec.io.files.safetensors_files import WEIGHTS, WeightFiles, read_json
+from jaxspec.io.files.json_files import read_json
+from jaxspec.io.files.safetensors_files import WEIGHTS, WeightFiles
 from jaxspec.io.weights.draft_vocab import mapping_tensors, read_ids
 from jaxspec.io.weights.weight_map import WeightMismatch
 from jaxspec.zoo.convert import convert

@@ -18,7 +18,8 @@ from safetensors.numpy import load_file, save_file
 import jaxspec
 from jaxspec.drafters.dflash.files import load_drafter, stored_tensors
 from jaxspec.drafters.dflash.layouts import read_config
-from jaxspec.io.files.safetensors_files import WEIGHTS, WeightFiles, read_json
+from jaxspec.io.files.json_files import read_json
+from jaxspec.io.files.safetensors_files import WEIGHTS, WeightFiles
 from jaxspec.io.files.torch_files import TORCH_WEIGHTS
 from jaxspec.io.weights.weight_map import WeightMismatch
 from jaxspec.zoo.convert import convert

@@ -26,9 +26,9 @@ from jaxspec.io.files.safetensors_files import WEIGHTS
 from jaxspec.io.weights.weight_map import WeightMismatch
 from jaxspec.targets.attention import full_mask
 from jaxspec.targets.layers import DecoderLayer, rope_table
-from jaxspec.zoo.checkpoint import save
 from jaxspec.zoo.convert import convert
 from jaxspec.zoo.inspect import describe_checkpoint
+from jaxspec.zoo.save import save
 
 SIZES = dict(hidden_size=16, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=8, ffn_size=24)
 VOCAB = 37

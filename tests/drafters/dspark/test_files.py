@@ -25,11 +25,11 @@ from jaxspec.drafters.files import read_config as read_any_config
 from jaxspec.drafters.registry import record_of
 from jaxspec.io.files.safetensors_files import WEIGHTS
 from jaxspec.io.weights.weight_map import WeightMismatch
-from jaxspec.zoo.checkpoint import save
 from jaxspec.zoo.convert import convert
 from jaxspec.zoo.doctor import diagnose
 from jaxspec.zoo.inspect import describe_checkpoint, render_description
 from jaxspec.zoo.pack import pack_checkpoint
+from jaxspec.zoo.save import save
 
 GOLDEN = SHIPPED / "dspark"
 TARGET = GOLDEN / "target"

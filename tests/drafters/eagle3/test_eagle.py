@@ -10,7 +10,8 @@ from jaxspec.drafters.base import Committed, Nodes, TargetHead
 from jaxspec.drafters.eagle3 import files as eagle
 from jaxspec.drafters.eagle3 import hf_config as eagle_config
 from jaxspec.drafters.eagle3.drafter import make_eagle_drafter
-from jaxspec.io.files.safetensors_files import WeightFiles, read_json
+from jaxspec.io.files.json_files import read_json
+from jaxspec.io.files.safetensors_files import WeightFiles
 from jaxspec.targets.families.hf_config import target_config
 
 TOLERANCE = 2e-5

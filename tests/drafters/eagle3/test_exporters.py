@@ -21,7 +21,8 @@ from jaxspec.drafters.eagle3 import files as eagle
 from jaxspec.drafters.eagle3 import hf_config as eagle_config
 from jaxspec.drafters.eagle3.drafter import make_eagle_drafter
 from jaxspec.drafters.files import read_config
-from jaxspec.io.files.safetensors_files import WEIGHTS, WeightFiles, read_json
+from jaxspec.io.files.json_files import read_json
+from jaxspec.io.files.safetensors_files import WEIGHTS, WeightFiles
 from jaxspec.io.weights.weight_map import WeightMismatch
 from jaxspec.zoo.inspect import describe_checkpoint
 

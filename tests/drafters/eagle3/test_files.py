@@ -16,7 +16,8 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.eagle3 import files as eagle
 from jaxspec.drafters.eagle3 import hf_config as eagle_config
 from jaxspec.drafters.format import About
-from jaxspec.io.files.safetensors_files import WEIGHTS, read_json
+from jaxspec.io.files.json_files import read_json
+from jaxspec.io.files.safetensors_files import WEIGHTS
 from jaxspec.io.files.torch_files import TORCH_WEIGHTS
 from jaxspec.io.weights.weight_map import WeightMismatch
 from jaxspec.targets.families.hf_config import target_config

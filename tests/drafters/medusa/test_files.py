@@ -16,7 +16,8 @@ from jaxspec.drafters.medusa import hf_config as medusa_config
 from jaxspec.drafters.medusa.config import MedusaConfig
 from jaxspec.drafters.parallelspec import files as parallelspec
 from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
-from jaxspec.io.files.safetensors_files import read_json, write_safetensors
+from jaxspec.io.files.json_files import read_json
+from jaxspec.io.files.safetensors_files import write_safetensors
 from jaxspec.io.weights.weight_map import WeightMismatch
 from training.drafters.falcon.model import init_falcon
 from training.drafters.medusa import init_medusa

@@ -12,7 +12,7 @@ import jaxspec
 from jaxspec.drafters.eagle3 import files as eagle
 from jaxspec.drafters.eagle3 import hf_config as eagle_config
 from jaxspec.drafters.eagle3.network import EagleDrafter
-from jaxspec.io.files.safetensors_files import read_json
+from jaxspec.io.files.json_files import read_json
 from jaxspec.targets.transformer import Transformer
 from training.drafters.eagle3.loss import chain_hidden, make_chain_losses, make_eagle_loss, totals
 from training.drafters.eagle3.model import init_eagle

@@ -11,7 +11,7 @@ from jaxspec.drafters.medusa import files as medusa
 from jaxspec.drafters.medusa import hf_config as medusa_config
 from jaxspec.drafters.medusa.drafter import make_medusa_drafter
 from jaxspec.drafters.medusa.network import Medusa
-from jaxspec.io.files.safetensors_files import read_json
+from jaxspec.io.files.json_files import read_json
 from training.drafters.medusa import init_medusa, make_medusa_loss
 from training.loss.objective import LossOptions
 
