@@ -41,6 +41,10 @@ STUDIES = {
         "benchmarks.confidence.confidence_command",
         "compare the probabilities that a drafter gives its tokens with what the target accepts",
     ),
+    "few-rows": Study(
+        "benchmarks.kernels.few_rows",
+        "time a layer's products for few rows with each copy of its weights, on a CPU",
+    ),
     "first": Study(
         "benchmarks.loading.first_command",
         "time the first call of new processes, which compile all they need",
@@ -77,6 +81,7 @@ STUDIES = {
         "benchmarks.sweep.sweep_command",
         "compare fixed budgets with a policy that chooses the rows of every round",
     ),
+    "top-k": Study("benchmarks.kernels.top_k", "time ways to find a vocabulary's best tokens"),
 }
 
 

@@ -36,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure and print a table."""
-    from jaxspec.bench.loading.measure_load import measure_load, render_load
+    from benchmarks.loading.measure_load import measure_load, render_load
 
     values.check_folders(arguments, "json")
     report = measure_load(

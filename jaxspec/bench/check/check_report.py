@@ -12,7 +12,6 @@ from jaxspec.bench.check.check_goals import (
     list_shortfalls,
 )
 from jaxspec.bench.report.table import Column, Table, fixed
-from jaxspec.targets.layouts.panels import TRANSPOSED
 
 _SHOWN_KERNELS = 12
 
@@ -27,7 +26,7 @@ def render_check(report: dict[str, Any]) -> str:
         *(_ceilings(report), _kernels(report), _lossless(report)),
         *(_ways(report, "causes"), _rounds(report)),
         *(_verification(report), _prefills(report)),
-        *(_profile(report), _few_rows(report), _ways(report, "options"), _skipped(report)),
+        *(_profile(report), _ways(report, "options"), _skipped(report)),
         _goals(report),
     ]
     short = list_shortfalls(report)
@@ -166,17 +165,6 @@ def _profile(report: dict[str, Any]) -> str:
     ]
     head = f"{found['kernels']:.0f} kernels a round, {found['busy_ms']:.2f} ms busy"
     return f"{head}\n{Table(columns, rows).to_text()}"
-
-
-def _few_rows(report: dict[str, Any]) -> str:
-    found = find_result(report, "few rows")
-    if not found:
-        return ""
-    names = {"xla": "XLA's product, ms", str(TRANSPOSED): "transposed, ms"}
-    titles = [names.get(lanes, f"panels of {lanes}, ms") for lanes in found]
-    columns = [Column("rows"), *(Column(title, fixed(1)) for title in titles)]
-    rows = [[n, *(way.get(n, {}).get("ms") for way in found.values())] for n in found["xla"]]
-    return Table(columns, rows).to_text()
 
 
 def _skipped(report: dict[str, Any]) -> str:

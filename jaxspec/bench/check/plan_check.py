@@ -17,25 +17,20 @@ from jaxspec.bench.architectures import (
 )
 from jaxspec.bench.check.agreement import measure_agreement
 from jaxspec.bench.check.causes import ALLOWED, find_causes, try_ways
-from jaxspec.bench.check.few_rows import measure_few_rows
 from jaxspec.bench.check.kernel_errors import check_kernels
 from jaxspec.bench.check.kernel_profile import profile_rounds
 from jaxspec.bench.check.layer_kernels import check_layer_kernels
 from jaxspec.bench.check.lossless import check_autoregressive, check_lossless, find_processor
-from jaxspec.bench.check.prefills import measure_prefills
-from jaxspec.bench.check.rounds import SETTINGS, measure_rounds, measure_stream
+from jaxspec.bench.check.rounds import SETTINGS, measure_prefills, measure_rounds, measure_stream
 from jaxspec.bench.check.run_steps import Step, run_steps, take_over
 from jaxspec.bench.check.shared_target import RandomWeights, check_devices
-from jaxspec.bench.check.top_k import measure_top_k
 from jaxspec.bench.check.verification import measure_verification
-from jaxspec.bench.loading.measure_load import measure_load
 from jaxspec.bench.report.summary import describe_environment
 from jaxspec.core.params import Params
 from jaxspec.core.runtime.near_miss import choose_one
 from jaxspec.tuner.calibrate.ceilings import CEILING_SIZES, find_memory_bytes, measure_ceilings
 from pallas_kernels.caution import needs_caution
 from pallas_kernels.device import current_device
-from pallas_kernels.versions import vectorizes_sums
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +45,6 @@ class Sizes:
       widths: rows of trees that are verified alone.
       tokens: generated where tokens are compared.
       prefills: lengths of the prompts of each batch; the last is the longest prompt alone.
-      top_k: rows, vocabulary, and numbers of tokens to find.
-      load: gigabytes of the checkpoint to load, and its files.
     """
 
     arch: str
@@ -62,8 +55,6 @@ class Sizes:
     widths: tuple[int, ...]
     tokens: int
     prefills: tuple[tuple[int, ...], ...]
-    top_k: tuple[int, int, tuple[int, ...]]
-    load: tuple[float, int]
 
 
 GPU = Sizes(
@@ -75,8 +66,6 @@ GPU = Sizes(
     (64, 256),
     128,
     ((512,), (2048,), (2048, 100, 100, 100), (8192,), (32_768 - 64,)),
-    (15, 151_936, (16, 31, 64)),
-    (16.0, 4),
 )
 CPU = Sizes(
     "mini",
@@ -87,11 +76,9 @@ CPU = Sizes(
     (16,),
     32,
     ((64,), (600,), (1500, 75, 75, 75), (1500,)),
-    (15, 4096, (16, 31)),
-    (0.2, 2),
 )
 # Least minutes that a step needs: of the large ones, which would otherwise outlast the given time.
-_NEEDS = {"load": 1.5, "prefill": 1.0}
+_NEEDS = {"prefill": 1.0}
 # Steps that use a target that devices share, if they do: the part of their names before ":".
 _SHARED = ("lossless", "rounds", "profile", "prefill")
 # Architectures to choose from, the largest first, and the share of the memory that weights may take.
@@ -186,10 +173,6 @@ def _list_steps(sizes: Sizes, report: dict[str, Any], mesh: Mesh | None) -> Sequ
         names = ("copy_bytes_per_second", "matmul_flops_per_second")
         return tuple(found[name]["median"] for name in names)
 
-    def load() -> dict[str, Any]:
-        weights.drop()
-        return measure_load(*sizes.load, sizes.dtype, 1, None, progress=lambda line: None)
-
     shape = {"context": sizes.context, "rounds": sizes.rounds}
     megabytes, size = CEILING_SIZES["gpu" if sizes.real else "cpu"]
     ceilings = functools.partial(
@@ -224,14 +207,8 @@ def _list_steps(sizes: Sizes, report: dict[str, Any], mesh: Mesh | None) -> Sequ
     ]
     # The pieces need a target on one device: they come first, or after all that shares one.
     steps += [pieces, *shared] if mesh is None else [*shared, pieces]
-    steps += [
-        Step("top-k", functools.partial(measure_top_k, *sizes.top_k)),
-        Step("agreement", functools.partial(measure_agreement, sizes.tokens)),
-        Step("load", load),
-    ]
+    steps.append(Step("agreement", functools.partial(measure_agreement, sizes.tokens)))
     if needs_caution(current_device()):
         steps.append(Step("options", lambda: try_ways(ALLOWED, sizes.tokens // 2)))
-    if jax.default_backend() == "cpu" and vectorizes_sums():
-        steps.append(Step("few rows", measure_few_rows))
     needs = _NEEDS if sizes.real else {}
     return [dataclasses.replace(step, minutes=needs.get(step.name, 0.0)) for step in steps]

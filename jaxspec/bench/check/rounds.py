@@ -1,9 +1,9 @@
-"""Time whole rounds at published sizes, with random weights, against their floors."""
+"""Time rounds against their floors, and prefills, at published sizes with random weights."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -166,3 +166,34 @@ def _find_floor(
         work.append(count_draft_forward(params, name, batch=batch, slots=slots, context=context))
         work.append(count_absorb(params, name, batch=batch, rows=1))
     return 1e3 * sum(floor_seconds(Work(*one), *rates) for one in work)
+
+
+def measure_prefills(params: Params, batches: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Run prefills of random prompts, the smallest batch first.
+
+    Args:
+      batches: lengths of the prompts that run together.
+
+    Returns:
+      {"length, length, ...": {"seconds", "compile_seconds", "peak_bytes" (of this process so far,
+      weights included; None where the device does not tell)}}.
+    """
+    size, found = params.spec.target.vocab_size, {}
+    for lengths in batches:
+        draw = np.random.default_rng(lengths[0]).integers
+        prompts = [draw(0, size, length).tolist() for length in lengths]
+        given = prompts if len(prompts) > 1 else prompts[0]
+        session = prepare(params, given, max_new_tokens=16, budget=32)
+        with matmul_precision(session):
+            seconds = []
+            for _ in range(3):
+                began = time.perf_counter()
+                jax.block_until_ready(run_prefill(session))
+                seconds.append(time.perf_counter() - began)
+        steady = min(seconds[1:])
+        found[", ".join(map(str, lengths))] = {
+            "seconds": steady,
+            "compile_seconds": max(seconds[0] - steady, 0.0),
+            "peak_bytes": (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use"),
+        }
+    return found

@@ -22,7 +22,7 @@ from jaxspec.bench.architectures import (
     eagle_config,
     random_params,
 )
-from jaxspec.bench.check import causes, few_rows, kernel_errors, plan_check
+from jaxspec.bench.check import causes, kernel_errors, plan_check
 from jaxspec.bench.check.check_goals import is_correct, list_goals, list_shortfalls
 from jaxspec.bench.check.check_report import render_check
 from jaxspec.bench.check.kernel_errors import AttentionShape, check_kernels
@@ -36,7 +36,6 @@ from jaxspec.bench.check.lossless import (
 from jaxspec.bench.check.plan_check import CPU, GPU, check_device, choose_sizes
 from jaxspec.bench.check.rounds import SETTINGS, measure_rounds
 from jaxspec.bench.check.run_steps import Step, run_steps, take_over
-from jaxspec.bench.check.top_k import measure_top_k
 from jaxspec.bench.check.verification import measure_verification, summarise_pieces
 from jaxspec.bench.latency import cell
 from jaxspec.bench.measure.methods import Method
@@ -327,11 +326,6 @@ def test_pieces_are_compared_repeat_by_repeat():
     assert found["verify_over_ar"] == pytest.approx(1.1)
 
 
-def test_ways_to_find_the_best_tokens():
-    found = measure_top_k(2, 300, (3, 20))
-    assert len(found) == 6 and found["jaxspec, k=20"]["exact"] and found["lax.top_k, k=3"]["exact"]
-
-
 def test_equal_kernels_of_a_trace_are_added_up():
     named = [
         ("process_name", 1, None, "/device:GPU:0"),
@@ -348,22 +342,6 @@ def test_equal_kernels_of_a_trace_are_added_up():
     assert found["kernels"] == 1.5 and found["busy_ms"] == 0.021
     assert [one["name"] for one in found["costliest"]] == ["b", "a"]
     assert found["costliest"][1] == {"name": "a", "us": 6.0, "count": 1.0}
-
-
-def test_few_rows_are_timed_in_all_ways(monkeypatch):
-    for name, value in (("LAYERS", 1), ("ROWS", (1, 3)), ("REPEATS", 2)):
-        monkeypatch.setattr(few_rows, name, value)
-    found = few_rows.measure_few_rows()
-    assert {way: list(times) for way, times in found.items()} == {
-        "xla": ["1", "3"],
-        "1": ["3"],
-        "8": ["3"],
-        "16": ["3"],
-        "32": ["3"],
-    }
-    assert 0 < found["16"]["3"]["least_ms"] <= found["16"]["3"]["ms"]
-    text = render_check(make_report(few_rows=found))
-    assert "XLA's product, ms" in text and "transposed, ms" in text and "panels of 16, ms" in text
 
 
 @pytest.mark.slow
@@ -481,10 +459,7 @@ def test_every_step_runs_in_small(monkeypatch):
     monkeypatch.setattr(plan_check, "SETTINGS", SETTINGS[:2])
     monkeypatch.setitem(cell.TIMES, "cpu", (2, 3, 4))
     monkeypatch.setitem(plan_check.CEILING_SIZES, "cpu", (1, 64))
-    monkeypatch.setattr(few_rows, "LAYERS", 1)
-    sizes = dataclasses.replace(
-        CPU, context=20, rounds=2, tokens=6, prefills=((20,), (90, 5)), load=(0.02, 1)
-    )
+    sizes = dataclasses.replace(CPU, context=20, rounds=2, tokens=6, prefills=((20,), (90, 5)))
     report = check_device(30.0, sizes)
     assert not [name for name, step in report["steps"].items() if "result" not in step], report
     assert is_correct(report) and not list_shortfalls(report)

@@ -60,7 +60,7 @@ def test_every_step_runs_with_a_shared_target(tmp_path):
     # Two devices share what one device's rates say nothing about.
     assert rounds["ms"] > 0 and rounds["floor_ms"] is None
     assert (
-        "on one device: ceilings, layer kernels, kernels, causes, verification, top-k, agreement, load"
+        "on one device: ceilings, layer kernels, kernels, causes, verification, agreement"
         in printed
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -10,15 +11,42 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxspec.bench.report.table import tabulate
+from jaxspec.cli import options, parse, values
 from jaxspec.core.runtime.clock import time_call
 from jaxspec.core.sampling.top_k import top_k
 
+EXAMPLE = "--rows 15 --vocabulary 151936 --counts 16,31,64"
 TIMES, REPEATS = 10, 5
 _WAYS: dict[str, Callable[[jax.Array, int], Any]] = {
     "jaxspec": top_k,
     "lax.top_k": jax.lax.top_k,
     "lax.approx_max_k": jax.lax.approx_max_k,
 }
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the study."""
+    add, default = parser.add_argument, options.DEFAULT
+    add("--rows", type=int, default=15, help=f"rows of logits {default}")
+    add("--vocabulary", type=int, default=4096, help=f"logits of a row {default}")
+    add(
+        "--counts",
+        type=parse.parse_counts,
+        default=(16, 31),
+        help="numbers of tokens to find (default: 16,31)",
+    )
+    options.add_json_file(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure and print a table."""
+    values.check_folders(arguments, "json")
+    found = measure_top_k(arguments.rows, arguments.vocabulary, arguments.counts)
+    values.save_json(arguments.json, found)
+    rows = [(name, f"{one['us']:.1f}", one["exact"]) for name, one in found.items()]
+    print(tabulate(("way", "us", "exact"), rows).to_text())
+    return 0
 
 
 def measure_top_k(rows: int, vocabulary: int, counts: tuple[int, ...]) -> dict[str, Any]:

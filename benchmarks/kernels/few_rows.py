@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,16 +11,33 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxspec.bench.report.table import Column, Table, fixed
+from jaxspec.cli import options, values
 from jaxspec.core.runtime.clock import order_turns, time_call
 from jaxspec.targets.layouts.panel_speed import LANES
-from jaxspec.targets.layouts.panels import arrange, multiply_panels
+from jaxspec.targets.layouts.panels import TRANSPOSED, arrange, multiply_panels
 
+EXAMPLE = "--json few_rows.json"
 REPEATS = 7
 ROWS = (1, 2, 4, 5, 8, 16)
 # Inputs and outputs of the products of a layer of SmolLM2-135M, and layers that no cache holds.
 SHAPES, LAYERS = ((576, 960), (576, 576), (576, 3072), (1536, 576)), 12
 
 Product = Callable[[jax.Array, jax.Array], jax.Array]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the study."""
+    options.add_json_file(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure and print a table."""
+    values.check_folders(arguments, "json")
+    found = measure_few_rows()
+    values.save_json(arguments.json, found)
+    print(render_few_rows(found))
+    return 0
 
 
 def measure_few_rows() -> dict[str, dict[str, dict[str, float]]]:
@@ -58,3 +76,12 @@ def _multiply_all(multiply: Product, x: jax.Array, matrices: Sequence[Any]) -> j
         given = jnp.resize(x, (x.shape[0], inputs)) if x.shape[1] < inputs else x[:, :inputs]
         x = multiply(given, matrix)
     return x
+
+
+def render_few_rows(found: dict[str, dict[str, dict[str, float]]]) -> str:
+    """Render what `measure_few_rows` found as a table of milliseconds."""
+    names = {"xla": "XLA's product, ms", str(TRANSPOSED): "transposed, ms"}
+    titles = [names.get(lanes, f"panels of {lanes}, ms") for lanes in found]
+    columns = [Column("rows"), *(Column(title, fixed(1)) for title in titles)]
+    rows = [[n, *(way.get(n, {}).get("ms") for way in found.values())] for n in found["xla"]]
+    return Table(columns, rows).to_text()

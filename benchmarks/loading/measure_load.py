@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxspec.bench.loading.synthetic import choose_config, count_bytes, write_checkpoint
+from benchmarks.loading.synthetic import choose_config, count_bytes, write_checkpoint
 from jaxspec.bench.report.table import Column, Table, fixed
 from jaxspec.io.files.tensors import weight_dtype
 
@@ -111,7 +111,7 @@ def render_load(report: dict[str, Any]) -> str:
 
 
 def _load_once(folder: Path, dtype: str, size: int, devices: int) -> dict[str, Any]:
-    module = "jaxspec.bench.loading.one_load"
+    module = "benchmarks.loading.one_load"
     command = [sys.executable, "-m", module, str(folder), dtype, str(size), str(devices)]
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     environment = os.environ | {"XLA_FLAGS": flags}

@@ -1,0 +1,1 @@
+"""Products and searches alone: which of several ways is fastest on this device."""

@@ -1,1 +1,0 @@
-"""How fast a checkpoint loads, and how much host memory that takes."""
