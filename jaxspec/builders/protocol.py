@@ -22,11 +22,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from jaxspec.builders.growth import ROOT_ONLY, Growth, Proposes
-from jaxspec.builders.scores import LOGPROB, Score
+from jaxspec.builders.growth import ROOT_ONLY, Growth, Proposes, grow_at_once
+from jaxspec.builders.scores import LOGPROB, Score, own_costs
+from jaxspec.core.state import Tree
 
 LETTERS: Mapping[str, str] = {"w": "width"}
 """Settings that have a letter in a builder's spelling: `expand/w3` is `expand/width=3`."""
@@ -121,6 +122,29 @@ class ScoredBuilder(Builder):
     @property
     def by_probability(self) -> bool:
         return self.score == LOGPROB
+
+    def grow_by_score(
+        self, build: Callable[..., Tree], *, rows: int, candidates: int, longest: int
+    ) -> Growth:
+        """Make the growth of trees by the costs of this builder's score.
+
+        Args:
+          build: as `grow_at_once` takes it, with two more arguments: rows, and the costs of the
+            candidates or None, see `scores.own_costs`.
+          rows, candidates, longest: see `Growth`.
+        """
+
+        def build_scored(token, logprob, root, depth_limit, entropy=None):
+            steps = own_costs(self.score, logprob, entropy, depth_limit)
+            return build(token, logprob, root, depth_limit, rows, steps)
+
+        return grow_at_once(
+            build_scored,
+            rows=rows,
+            candidates=candidates,
+            longest=longest,
+            entropy=self.score != LOGPROB,
+        )
 
 
 @functools.lru_cache(maxsize=1024)

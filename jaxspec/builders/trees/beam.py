@@ -15,9 +15,9 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from jaxspec.builders.growth import Growth, Proposes, grow_at_once
+from jaxspec.builders.growth import Growth, Proposes
 from jaxspec.builders.protocol import ScoredBuilder, check_count, check_width
-from jaxspec.builders.scores import LOGPROB, NEVER, Cost, from_logprob, make_score, own_costs
+from jaxspec.builders.scores import NEVER, Cost, from_logprob, make_score
 from jaxspec.builders.trees.levels import grow_levels
 from jaxspec.builders.trees.rows import assemble_best
 from jaxspec.core.state import Tree
@@ -41,19 +41,9 @@ class Beam(ScoredBuilder):
         budget, levels = proposes.budget, proposes.levels
         width = min(self.width or max(-(-(budget - 1) // levels), 1), proposes.vocab_size)
         rows = min(budget, 1 + width * levels)
-
-        def build(token, logprob, root, depth_limit, entropy=None):
-            steps = own_costs(self.score, logprob, entropy, depth_limit)
-            return build_beam(token, logprob, root, depth_limit, rows, steps)
-
         # Every level but the last holds `width` nodes.
-        return grow_at_once(
-            build,
-            rows=rows,
-            candidates=width,
-            longest=min(levels, -(-(rows - 1) // width)),
-            entropy=self.score != LOGPROB,
-        )
+        longest = min(levels, -(-(rows - 1) // width))
+        return self.grow_by_score(build_beam, rows=rows, candidates=width, longest=longest)
 
 
 def beam(

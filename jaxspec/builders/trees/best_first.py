@@ -18,9 +18,9 @@ from typing import ClassVar
 
 import jax
 
-from jaxspec.builders.growth import Growth, Proposes, count_nodes, grow_at_once
+from jaxspec.builders.growth import Growth, Proposes, count_nodes
 from jaxspec.builders.protocol import ScoredBuilder
-from jaxspec.builders.scores import LOGPROB, Cost, from_logprob, make_score, own_costs
+from jaxspec.builders.scores import Cost, from_logprob, make_score
 from jaxspec.builders.trees.levels import grow_levels
 from jaxspec.builders.trees.rows import assemble_best
 from jaxspec.core.state import Tree
@@ -36,18 +36,8 @@ class BestFirst(ScoredBuilder):
         budget, levels = proposes.budget, proposes.levels
         choices = min(budget - 1, proposes.vocab_size)
         rows = min(budget, count_nodes(choices, levels, budget))
-
-        def build(token, logprob, root, depth_limit, entropy=None):
-            steps = own_costs(self.score, logprob, entropy, depth_limit)
-            return build_best_first(token, logprob, root, depth_limit, rows, steps)
-
-        return grow_at_once(
-            build,
-            rows=rows,
-            candidates=choices,
-            longest=min(levels, rows - 1),
-            entropy=self.score != LOGPROB,
-        )
+        longest = min(levels, rows - 1)
+        return self.grow_by_score(build_best_first, rows=rows, candidates=choices, longest=longest)
 
 
 def best_first(score: str = "logprob", entropy_weight: float | None = None) -> BestFirst:
