@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import importlib
 import sys
+import typing
 from collections.abc import Sequence
 from types import ModuleType
 from typing import NamedTuple
 
+from jaxspec.cli import values
 from jaxspec.cli.main import report_errors
 from jaxspec.cli.parser import Parser
 from jaxspec.core.runtime.near_miss import choose_one
+
+# Options that name files to write; they are checked before anything is measured.
+FILES = ("json", "plot", "report", "keep")
 
 
 class Study(NamedTuple):
     """A study and where it is.
 
     Attributes:
-      module: has `run`, which returns the exit status (None: 0). With `add_options(parser)`, `run`
-        takes the parsed arguments. Without, it takes the arguments that follow the name.
+      module: has either `add_options(parser)` and `run(arguments)`, which returns a report for
+        `--json` and a text to print, or `main(options)`, whose dataclass of options tyro reads, and
+        which returns the exit status or None.
       summary: one line for `--help`.
     """
 
@@ -33,6 +39,9 @@ STUDIES = {
     ),
     "batches": Study(
         "benchmarks.serving.batches_command", "model full engines of a GPU that you don't have"
+    ),
+    "blockpilot": Study(
+        "benchmarks.training.blockpilot_study", "train BlockPilot with several seeds and inputs"
     ),
     "capacities": Study(
         "benchmarks.latency.capacities_command", "time steps by the capacity of the caches"
@@ -53,6 +62,18 @@ STUDIES = {
         "benchmarks.loading.load_command",
         "time the load of a checkpoint with random weights, and its peak host memory",
     ),
+    "ltd-check": Study(
+        "benchmarks.training.ltd_check", "compare a record of rounds with real decodes"
+    ),
+    "ltd-compare": Study(
+        "benchmarks.training.ltd_compare", "compare trained policies on a record, by modelled time"
+    ),
+    "ltd-controls": Study(
+        "benchmarks.training.ltd_controls", "make controls of a trained LTD policy"
+    ),
+    "ltd-evaluate": Study(
+        "benchmarks.training.ltd_evaluate", "evaluate a trained LTD policy by modelled time"
+    ),
     "pauses": Study(
         "benchmarks.policies.pauses_command",
         "replay when the default pauses drafting, and other rules, on recorded rounds",
@@ -64,6 +85,9 @@ STUDIES = {
     "ranks": Study(
         "benchmarks.ranks.ranks_command",
         "count how often a drafter's first candidate is right, on a tree's spine and off it",
+    ),
+    "recipes": Study(
+        "benchmarks.training.sweep", "train drafters by several recipes, and compare them"
     ),
     "saturate": Study(
         "benchmarks.serving.saturate_command",
@@ -109,8 +133,17 @@ def _run(given: list[str]) -> int:
         raise ValueError(f"{name!r} is no study: {choose_one(name, STUDIES)}")
     study = importlib.import_module(STUDIES[name].module)
     if hasattr(study, "add_options"):
-        return study.run(make_parser(name, study).parse_args(rest))
-    return study.run(rest) or 0
+        arguments = make_parser(name, study).parse_args(rest)
+        values.check_folders(arguments, *(one for one in FILES if hasattr(arguments, one)))
+        report, text = study.run(arguments)
+        values.show_progress("")
+        values.save_json(getattr(arguments, "json", None), report)
+        print(text)
+        return 0
+    import tyro
+
+    options = typing.get_type_hints(study.main)["options"]
+    return study.main(tyro.cli(options, args=rest, prog=f"python -m benchmarks {name}")) or 0
 
 
 def make_parser(name: str, study: ModuleType) -> Parser:

@@ -1,16 +1,13 @@
-"""Shorten the JSON of `jaxspec bench` to the figures that tables quote, for version control.
-
-python -m benchmarks shorten raw.json benchmarks/results/2026-11/mini_all_t0.json
-"""
+"""Shorten the JSON of `jaxspec bench` to the figures that tables quote, for version control."""
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+EXAMPLE = "raw.json benchmarks/results/2026-11/mini_all_t0.json"
 # Lists by round, decode, stream, repeat or position: pictures and fits need them, tables do not.
 _RAW = frozenset(
     {
@@ -83,11 +80,14 @@ def _is_records(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
 
 
-def run(argv: Sequence[str]) -> int:
-    """Shorten the file `argv[0]` to `argv[1]`."""
-    if len(argv) != 2:
-        print(__doc__, file=sys.stderr)
-        return 2
-    report = json.loads(Path(argv[0]).read_text(encoding="utf-8"))
-    Path(argv[1]).write_text(dump(shorten(report)), encoding="utf-8")
-    return 0
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the study."""
+    parser.add_argument("raw", type=Path, help="JSON that a measurement wrote")
+    parser.add_argument("out", type=Path, help="file to write")
+
+
+def run(arguments: argparse.Namespace) -> tuple[Any, str]:
+    """Shorten a file."""
+    report = json.loads(arguments.raw.read_text(encoding="utf-8"))
+    arguments.out.write_text(dump(shorten(report)), encoding="utf-8")
+    return report, f"wrote {arguments.out}"

@@ -70,9 +70,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--report", type=Path, metavar="OUT.md", help="write the table as Markdown")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure and print a table."""
-    values.check_folders(arguments, "json", "plot", "report", "keep")
+def run(arguments: argparse.Namespace) -> tuple[Any, str]:
+    """Measure, and render a table."""
     if arguments.null is not None:
         return _run_null(arguments)
     if arguments.prompts is None:
@@ -102,15 +101,12 @@ def run(arguments: argparse.Namespace) -> int:
         keep=arguments.keep,
         progress=values.show_progress,
     )
-    values.show_progress("")
     report = summarise(report, model)
-    values.save_json(arguments.json, report | {"prompts": arguments.prompts.name})
-    print(render_adapt(report))
     if arguments.report:
         arguments.report.write_text(render_adapt(report, markdown=True) + "\n", encoding="utf-8")
     if arguments.plot:
         plot_windows(report, arguments.plot)
-    return 0
+    return report | {"prompts": arguments.prompts.name}, render_adapt(report)
 
 
 def _collect_options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -118,8 +114,8 @@ def _collect_options(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(arguments, name) for name in ("max_new_tokens", "temperature", "budget")}
 
 
-def _run_costs(arguments: argparse.Namespace) -> int:
-    """Measure what gathering evidence costs, or what updates do, and print it."""
+def _run_costs(arguments: argparse.Namespace) -> tuple[Any, str]:
+    """Measure what gathering evidence costs, or what updates do."""
     from benchmarks.adapt.evidence_cost import measure_evidence, render_evidence
     from benchmarks.adapt.update_cost import measure_updates, render_updates
 
@@ -139,14 +135,13 @@ def _run_costs(arguments: argparse.Namespace) -> int:
         decode=_collect_options(arguments),
         progress=values.show_progress,
     )
-    values.show_progress("")
-    values.save_json(arguments.json, report | {"file": arguments.prompts.name})
-    print(render_evidence(report) if evidence else render_updates(report))
-    return 0
+    return report | {"file": arguments.prompts.name}, render_evidence(
+        report
+    ) if evidence else render_updates(report)
 
 
-def _run_null(arguments: argparse.Namespace) -> int:
-    """Simulate null streams and print how often the bandits went back."""
+def _run_null(arguments: argparse.Namespace) -> tuple[Any, str]:
+    """Simulate null streams, and count how often the bandits went back."""
     from benchmarks.adapt.simulate import Stream, measure_false_restores
     from jaxspec.adapt.deciders import make_decider
     from jaxspec.bench.report.table import tabulate
@@ -163,9 +158,7 @@ def _run_null(arguments: argparse.Namespace) -> int:
         rows.append(
             [name, restores, f"{restores / arguments.null:.3f}", f"{restores / windows:.4f}"]
         )
-    values.save_json(arguments.json, {"streams": arguments.null, "results": results})
-    print(
-        f"{arguments.null} streams of {Stream(lambda *_: 0.0).queries} queries without any change"
-    )
-    print(tabulate(["decider", "taken back", "per stream", "per 16 queries"], rows).to_text())
-    return 0
+    queries = Stream(lambda *_: 0.0).queries
+    table = tabulate(["decider", "taken back", "per stream", "per 16 queries"], rows).to_text()
+    text = f"{arguments.null} streams of {queries} queries without any change\n{table}"
+    return {"streams": arguments.null, "results": results}, text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from jaxspec.cli import options, values
 from jaxspec.cli.bench import prompts as bench_prompts
@@ -20,18 +21,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.add_json_file(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure and print a table."""
+def run(arguments: argparse.Namespace) -> tuple[Any, str]:
+    """Measure, and render a table."""
     from benchmarks.confidence.measure_confidence import measure_confidence, render_confidence
 
-    values.check_folders(arguments, "json")
     params = values.load_params(arguments)
     prompts = bench_prompts.read_prompts(arguments, values.load_model_tokenizer(params.spec))
     given = bench_prompts.collect_options(arguments)
     report = measure_confidence(
         params, prompts, arguments.method, options=given, progress=values.show_progress
     )
-    values.show_progress("")
-    values.save_json(arguments.json, report | {"options": given, "model": arguments.model})
-    print(render_confidence(report))
-    return 0
+    return report | {"options": given, "model": arguments.model}, render_confidence(report)

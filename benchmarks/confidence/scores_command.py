@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from jaxspec.cli import options, values
 from jaxspec.cli.bench import prompts as bench_prompts
@@ -21,12 +22,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.add_json_file(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure and print a table."""
+def run(arguments: argparse.Namespace) -> tuple[Any, str]:
+    """Measure, and render a table."""
     from benchmarks.confidence.fit_scores import fit_scores, render_scores
     from jaxspec.bench.measure.methods import parse_methods
 
-    values.check_folders(arguments, "json")
     grid = values.parse_numbers(arguments, "grid")
     params = values.load_params(arguments)
     method = parse_methods(arguments.method, budget=16, spec=params.spec)[-1]
@@ -37,7 +37,4 @@ def run(arguments: argparse.Namespace) -> int:
     report = fit_scores(
         params, prompts, method, grid=grid, options=given, progress=values.show_progress
     )
-    values.show_progress("")
-    values.save_json(arguments.json, report | {"options": given, "model": arguments.model})
-    print(render_scores(report))
-    return 0
+    return report | {"options": given, "model": arguments.model}, render_scores(report)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.bench.report.table import Column, Table, fixed
-from jaxspec.cli import options, values
+from jaxspec.cli import options
 from jaxspec.core.runtime.clock import order_turns, time_call
 from jaxspec.targets.layouts.panel_speed import LANES
 from jaxspec.targets.layouts.panels import TRANSPOSED, arrange, multiply_panels
@@ -31,13 +31,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.add_json_file(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure and print a table."""
-    values.check_folders(arguments, "json")
+def run(arguments: argparse.Namespace) -> tuple[Any, str]:
+    """Measure, and render a table."""
     found = measure_few_rows()
-    values.save_json(arguments.json, found)
-    print(render_few_rows(found))
-    return 0
+    return found, render_few_rows(found)
 
 
 def measure_few_rows() -> dict[str, dict[str, dict[str, float]]]:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.bench.report.table import tabulate
-from jaxspec.cli import options, parse, values
+from jaxspec.cli import options, parse
 from jaxspec.core.runtime.clock import time_call
 from jaxspec.core.sampling.top_k import top_k
 
@@ -39,14 +39,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.add_json_file(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure and print a table."""
-    values.check_folders(arguments, "json")
+def run(arguments: argparse.Namespace) -> tuple[Any, str]:
+    """Measure, and render a table."""
     found = measure_top_k(arguments.rows, arguments.vocabulary, arguments.counts)
-    values.save_json(arguments.json, found)
     rows = [(name, f"{one['us']:.1f}", one["exact"]) for name, one in found.items()]
-    print(tabulate(("way", "us", "exact"), rows).to_text())
-    return 0
+    return found, tabulate(("way", "us", "exact"), rows).to_text()
 
 
 def measure_top_k(rows: int, vocabulary: int, counts: tuple[int, ...]) -> dict[str, Any]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import Any
 
-from jaxspec.cli import options, parse, values
+from jaxspec.cli import options, parse
 
 EXAMPLE = "--arch smollm2-135m --context 120 --capacities 192,384,1024"
 
@@ -28,12 +29,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.add_json_file(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure and print a table."""
+def run(arguments: argparse.Namespace) -> tuple[Any, str]:
+    """Measure, and render a table."""
     from benchmarks.latency.capacities import measure_capacities, render_capacities
     from jaxspec.bench.latency.latency_options import LatencyOptions
 
-    values.check_folders(arguments, "json")
     names = ("arch", "batch", "dtype", "layers", "repeats")
     records = measure_capacities(
         LatencyOptions(
@@ -42,6 +42,4 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.capacities,
         progress=lambda line: print(line, file=sys.stderr, flush=True),
     )
-    values.save_json(arguments.json, records)
-    print(render_capacities(records))
-    return 0
+    return records, render_capacities(records)

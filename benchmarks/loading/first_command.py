@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from jaxspec.cli import options, values
 
@@ -25,11 +26,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.add_json_file(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure and print a table."""
+def run(arguments: argparse.Namespace) -> tuple[Any, str]:
+    """Measure, and render a table."""
     from benchmarks.loading.measure_first_calls import measure_first_calls, render_first_calls
 
-    values.check_folders(arguments, "json")
     report = measure_first_calls(
         arguments.model,
         arguments.methods,
@@ -39,7 +39,4 @@ def run(arguments: argparse.Namespace) -> int:
         max_new_tokens=arguments.max_new_tokens,
         progress=values.show_progress,
     )
-    values.show_progress("")
-    values.save_json(arguments.json, report)
-    print(render_first_calls(report))
-    return 0
+    return report, render_first_calls(report)

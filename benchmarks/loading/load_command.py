@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
-from jaxspec.cli import options, values
+from jaxspec.cli import options
 
 EXAMPLE = "--gigabytes 8 --shards 4 --json load.json"
 
@@ -34,11 +35,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.add_json_file(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure and print a table."""
+def run(arguments: argparse.Namespace) -> tuple[Any, str]:
+    """Measure, and render a table."""
     from benchmarks.loading.measure_load import measure_load, render_load
 
-    values.check_folders(arguments, "json")
     report = measure_load(
         arguments.gigabytes,
         arguments.shards,
@@ -48,6 +48,4 @@ def run(arguments: argparse.Namespace) -> int:
         1 if arguments.tp is None else arguments.tp,
         progress=lambda line: print(line, file=sys.stderr, flush=True),
     )
-    values.save_json(arguments.json, report)
-    print(render_load(report))
-    return 0
+    return report, render_load(report)

@@ -28,11 +28,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.add_json_file(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Record or read rounds, replay them and print a table."""
+def run(arguments: argparse.Namespace) -> tuple[Any, str]:
+    """Record or read rounds, replay them and render a table."""
     from benchmarks.policies import compare_pauses as pauses
 
-    values.check_folders(arguments, "json")
     costs = values.parse_numbers(arguments, "costs")
     rules = [pauses.RULE, *(pauses.parse_rules(arguments.rules) if arguments.rules else ())]
     if bool(arguments.method) == bool(arguments.recorded):
@@ -43,9 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         record = _record(arguments)
         costs = [record["cost"], *costs]
     report = pauses.report_pauses(record, rules=rules, costs=costs)
-    values.save_json(arguments.json, report)
-    print(pauses.render_pauses(report))
-    return 0
+    return report, pauses.render_pauses(report)
 
 
 def _record(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -64,5 +61,4 @@ def _record(arguments: argparse.Namespace) -> dict[str, Any]:
         options=given,
         progress=values.show_progress,
     )
-    values.show_progress("")
     return record | {"options": given, "model": arguments.model}

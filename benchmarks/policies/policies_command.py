@@ -58,14 +58,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.add_json_file(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Compare the policies at every temperature and print a table."""
+def run(arguments: argparse.Namespace) -> tuple[Any, str]:
+    """Compare the policies at every temperature and render a table."""
     from benchmarks.policies.policy_tables import render_policies
     from jaxspec.bench.demo import DEMO_PROMPTS
     from jaxspec.bench.measure.methods import parse_methods
     from jaxspec.io.text.prompt_files import read_prompts
 
-    values.check_folders(arguments, "json")
     params = values.load_params(arguments)
     method = parse_methods(arguments.method, budget=32, spec=params.spec)[-1]
     if method.options["method"] == "ar" or method.options.get("policy"):
@@ -80,9 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         parts = {name: report.pop(name) for name in ("times", "results")}
         found.append({"temperature": temperature} | parts)
     report |= {"method": method.name, "policies": arguments.policies, "temperatures": found}
-    values.save_json(arguments.json, report)
-    print(render_policies(report))
-    return 0
+    return report, render_policies(report)
 
 
 def _compare(
@@ -118,5 +115,4 @@ def _compare(
         options=given,
         progress=values.show_progress,
     )
-    values.show_progress("")
     return report

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from jaxspec.cli import options, values
 from jaxspec.cli.bench import prompts as bench_prompts
@@ -22,11 +23,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.add_json_file(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure and print a table."""
+def run(arguments: argparse.Namespace) -> tuple[Any, str]:
+    """Measure, and render a table."""
     from benchmarks.ranks.measure_ranks import list_drafters, measure_ranks, render_ranks
 
-    values.check_folders(arguments, "json")
     params = values.load_params(arguments)
     names = list_drafters(params)
     chosen = arguments.drafters.split(",") if arguments.drafters else names
@@ -45,7 +45,4 @@ def run(arguments: argparse.Namespace) -> int:
         options=given,
         progress=values.show_progress,
     )
-    values.show_progress("")
-    values.save_json(arguments.json, report | {"options": given, "model": arguments.model})
-    print(render_ranks(report))
-    return 0
+    return report | {"options": given, "model": arguments.model}, render_ranks(report)

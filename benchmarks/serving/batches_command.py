@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from jaxspec.cli import options, parse, values
 from jaxspec.cli.bench.serve import read_token_ids
@@ -34,14 +35,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.add_json_file(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Record trees, replay engines and print a table."""
+def run(arguments: argparse.Namespace) -> tuple[Any, str]:
+    """Record trees, replay engines and render a table."""
     from benchmarks.adapt.modelled import make_model
     from benchmarks.serving.model_batches import model_batches, render_batches
     from benchmarks.serving.recorded_trees import record_trees
     from jaxspec.call.arguments import check_budget, check_count
 
-    values.check_folders(arguments, "json")
     for name in ("limit", "tokens", "context"):
         check_count(name, getattr(arguments, name))
     check_budget(arguments.budget)
@@ -64,8 +64,5 @@ def run(arguments: argparse.Namespace) -> int:
         context=arguments.context,
         progress=values.show_progress,
     )
-    values.show_progress("")
     report = {"settings": values.collect_settings(arguments, "json"), "records": records}
-    values.save_json(arguments.json, report)
-    print(render_batches(records))
-    return 0
+    return report, render_batches(records)

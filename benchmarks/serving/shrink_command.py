@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from jaxspec.cli import options, parse, values
 from jaxspec.cli.bench.serve import add_engine, read_token_ids
@@ -29,11 +30,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.add_json_file(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure and print a table."""
+def run(arguments: argparse.Namespace) -> tuple[Any, str]:
+    """Measure, and render a table."""
     from benchmarks.serving.shrink import compare_shrinking, render_shrinking
 
-    values.check_folders(arguments, "json")
     params = values.load_params(arguments)
     method = arguments.method or params.spec.default_method
     drafts = {} if method == "ar" else {"budget": arguments.budget}
@@ -51,6 +51,4 @@ def run(arguments: argparse.Namespace) -> int:
         **drafts,
     )
     report = {"settings": values.collect_settings(arguments, "json"), "records": records}
-    values.save_json(arguments.json, report)
-    print(render_shrinking(records))
-    return 0
+    return report, render_shrinking(records)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from jaxspec.cli import options, parse, values
 
@@ -60,8 +61,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.add_plot(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure all budgets and policies and print a table."""
+def run(arguments: argparse.Namespace) -> tuple[Any, str]:
+    """Measure all budgets and policies and render a table."""
     from benchmarks.sweep.family import default_budgets, make_family
     from benchmarks.sweep.sweep_budgets import sweep_budgets
     from benchmarks.sweep.sweep_plot import plot_sweep
@@ -74,7 +75,6 @@ def run(arguments: argparse.Namespace) -> int:
     family = make_family(
         arguments.method, budgets, arguments.budget, arguments.policies, arguments.beam
     )
-    values.check_folders(arguments, "json", "plot")
     params = values.load_params(arguments)
     if arguments.scramble is not None:
         params = scramble_drafter(params, family.drafter, arguments.scramble)
@@ -91,8 +91,6 @@ def run(arguments: argparse.Namespace) -> int:
         progress=values.show_progress,
     )
     report["settings"] = values.collect_settings(arguments, "json", "plot")
-    values.save_json(arguments.json, report, indent=None)
-    print(render_sweep(report))
     if arguments.plot:
         plot_sweep(report, arguments.plot)
-    return 0
+    return report, render_sweep(report)

@@ -1,6 +1,6 @@
 """Study on held-out prompts whether BlockPilot gains: several seeds, inputs and shuffled features.
 
-    python -m benchmarks.training.blockpilot_study --prompts corpus.jsonl.gz \\
+    python -m benchmarks blockpilot --prompts corpus.jsonl.gz \\
       --held-out heldout.jsonl.gz --drafter dflash --sizes 4 6 8 10 12 16 \\
       --out runs/blockpilot/dflash --json blockpilot.json
 
@@ -22,7 +22,6 @@ from training.policies.blockpilot_data import best_of, labels_of
 from training.policies.blockpilot_fit import fit_predictor, inputs, predicted, shuffled
 from training.policies.blockpilot_problem import BlockPilotOptions, BlockPilotProblem, load_problem
 from training.policies.blockpilot_report import FIXED, BlockChoice, difference, lines_of, report
-from training.run.command import one_line_errors
 
 # Options of each variant of the network's input and objective; the first is the paper's.
 VARIANTS = {
@@ -169,10 +168,3 @@ def main(options: StudyOptions) -> None:
         print(f"{variant} over shuffled features: {row['ratio']:.4f} {row['interval']}")
     if options.json:
         add_to(options.json, name, found)
-
-
-if __name__ == "__main__":
-    import tyro
-
-    with one_line_errors():
-        main(tyro.cli(StudyOptions))

@@ -1,6 +1,6 @@
 """Check a record against real decodes: they must build its trees and commit its tokens.
 
-    python -m benchmarks.training.ltd_check --drafter eagle3 --prompts heldout.jsonl.gz --limit 2 \\
+    python -m benchmarks ltd-check --drafter eagle3 --prompts heldout.jsonl.gz --limit 2 \\
       --max-new-tokens 64
 
 The command takes the options of `training.rl.record` except `out`. It decodes each text with a few
@@ -11,7 +11,6 @@ come only from ties that two compilations break differently.
 from __future__ import annotations
 
 import functools
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +26,6 @@ from jaxspec.policies.learned.ltd_features import pool_size
 from jaxspec.policies.rules.static import make_static
 from training.rl.options import TextOptions, decode_options, sees_pool
 from training.rl.record import record_texts
-from training.run.command import one_line_errors
 
 # Smallest share of rounds that must agree with the record.
 ENOUGH = 0.99
@@ -126,10 +124,3 @@ def main(options: TextOptions) -> int:
         f"{right / rounds:.2%} also commit the recorded tokens"
     )
     return int(right < ENOUGH * rounds)
-
-
-if __name__ == "__main__":
-    import tyro
-
-    with one_line_errors():
-        sys.exit(main(tyro.cli(TextOptions)))

@@ -1,6 +1,6 @@
 """Compare trained policies on a record of held-out prompts, by modelled time, with intervals.
 
-    python -m benchmarks.training.ltd_compare --record test.npz --times times.json \\
+    python -m benchmarks ltd-compare --record test.npz --times times.json \\
       --tuned-on train.npz \\
       --ways turns=runs/a/policy,runs/b/policy alone=runs/a/1-depth/policy,runs/b/1-depth/policy \\
       --out compare.json
@@ -30,7 +30,6 @@ from jaxspec.policies.store import load_about, load_policy
 from training.policies.expected import choose_expected_sizes
 from training.replay.records import Record, load_record, split_records
 from training.rl import replay
-from training.run.command import one_line_errors
 
 
 @dataclasses.dataclass
@@ -186,10 +185,3 @@ def main(options: CompareOptions) -> None:
 def _said(found) -> str:
     ratio, bounds = found
     return f"{ratio:.3f}" if bounds is None else "{:.3f} [{:.3f}, {:.3f}]".format(ratio, *bounds)
-
-
-if __name__ == "__main__":
-    import tyro
-
-    with one_line_errors():
-        main(tyro.cli(CompareOptions))

@@ -1,6 +1,6 @@
 """Make controls of a trained LTD policy, for `python -m benchmarks policies`.
 
-    python -m benchmarks.training.ltd_controls --record train.npz --times times.json \\
+    python -m benchmarks ltd-controls --record train.npz --times times.json \\
       --policy runs/ltd/policy --out policies/controls
 
 The control `random` draws the policy's actions independently, each as often as the policy takes it;
@@ -27,7 +27,6 @@ from jaxspec.policies.rules.static import make_static
 from jaxspec.policies.store import load_about, load_policy, save_policy
 from training.replay.records import Record, load_record, split_records
 from training.rl import replay
-from training.run.command import one_line_errors
 
 
 @dataclasses.dataclass
@@ -152,10 +151,3 @@ def _draw(rng: np.random.Generator, frequencies: dict[int, int], count: int) -> 
 
 def _shares(frequencies: dict[int, int], rounds: int) -> str:
     return "  ".join(f"{action}: {count / rounds:.1%}" for action, count in frequencies.items())
-
-
-if __name__ == "__main__":
-    import tyro
-
-    with one_line_errors():
-        main(tyro.cli(ControlOptions))

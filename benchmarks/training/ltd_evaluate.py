@@ -1,6 +1,6 @@
 """Evaluate a trained policy on a record of held-out prompts, by modelled time.
 
-    python -m benchmarks.training.ltd_evaluate --record test.npz --times times.json --policy policies/ltd \\
+    python -m benchmarks ltd-evaluate --record test.npz --times times.json --policy policies/ltd \\
       --tuned-on train.npz
 
 This is the first tier of evaluation. It prints tokens per second, tokens per round, mean draft
@@ -24,7 +24,6 @@ from jaxspec.io.files.atomic import write_text
 from jaxspec.policies.store import load_policy
 from training.replay.records import Record, load_record, split_records
 from training.rl import replay
-from training.run.command import one_line_errors
 
 
 @dataclasses.dataclass
@@ -132,10 +131,3 @@ def main(options: EvaluateOptions) -> None:
             )
     if options.out:
         write_text(options.out, json.dumps(results, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    import tyro
-
-    with one_line_errors():
-        main(tyro.cli(EvaluateOptions))

@@ -1,6 +1,6 @@
 """Run a list of drafter recipes one after another, and write a table and a plot.
 
-    python -m benchmarks.training.sweep all --corpus corpus.jsonl.gz --prompts heldout.jsonl.gz \\
+    python -m benchmarks recipes all --corpus corpus.jsonl.gz --prompts heldout.jsonl.gz \\
         --out runs/sweep --scale small
 
 Run the same command again to continue after an interruption: finished recipes are kept, and an
@@ -44,7 +44,7 @@ from training.drafters.model_options import ModelOptions
 from training.drafters.presets import SCORING
 from training.loss.objective import LossOptions
 from training.regenerate import RegenerateOptions, regenerate
-from training.run.command import check_made_with, one_line_errors
+from training.run.command import check_made_with
 from training.run.loop import LoopOptions
 from training.run.metrics import read_metrics
 from training.run.optimizer import OptimizerOptions
@@ -194,7 +194,7 @@ def run_recipe(recipe: Recipe, options: SweepOptions, scale: Scale) -> dict:
     return result
 
 
-def sweep(options: SweepOptions) -> None:
+def main(options: SweepOptions) -> None:
     """Generate the training text, run all recipes of the comparison, and write the results.
 
     These are `results.json`, `results.md` and `results.png`.
@@ -220,8 +220,3 @@ def sweep(options: SweepOptions) -> None:
         jax.clear_caches()
         write_report(options.out, options.name, options.scale, dataclasses.asdict(scale), results)
     print((options.out / "results.md").read_text())
-
-
-if __name__ == "__main__":
-    with one_line_errors():
-        sweep(tyro.cli(SweepOptions))

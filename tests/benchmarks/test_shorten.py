@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from benchmarks.shorten import dump, run, shorten
+from benchmarks.__main__ import main
+from benchmarks.shorten import dump, shorten
 
 RESULT = {
     "method": "chain",
@@ -39,5 +40,4 @@ def test_a_result_is_a_line(tmp_path):
     assert sum('"method"' in line for line in text.splitlines()) == 2
     raw, out = tmp_path / "raw.json", tmp_path / "out.json"
     raw.write_text(json.dumps(REPORT))
-    assert run([str(raw), str(out)]) == 0 and out.read_text() == text
-    assert run([]) == 2
+    assert main(["shorten", str(raw), str(out)]) == 0 and out.read_text() == text

@@ -115,7 +115,7 @@ def test_programs_of_a_finished_run_are_dropped(tmp_path, monkeypatch):
     monkeypatch.setattr(sweep, "write_report", lambda *given: None)
     monkeypatch.setattr(sweep.jax, "clear_caches", lambda: calls.append("dropped"))
     (tmp_path / "results.md").write_text("")
-    sweep.sweep(SweepOptions("data", tmp_path / "corpus", tmp_path / "prompts", tmp_path))
+    sweep.main(SweepOptions("data", tmp_path / "corpus", tmp_path / "prompts", tmp_path))
     assert calls == ["regenerated", "dropped", "corpus", "dropped"]
 
 
