@@ -16,7 +16,7 @@ from jaxspec.core.state import Accepted, DecodeState, KVCache, Request
 from jaxspec.core.tree import root_only
 from jaxspec.drafters.base import Committed
 from jaxspec.policies.protocol import Observation
-from jaxspec.round.adjust_logits import adjust
+from jaxspec.round.adjust_logits import adjust_target
 from jaxspec.round.commit import is_stop, make_pending
 from jaxspec.round.context import Round, make_round
 from jaxspec.round.evidence import append_rows, init_evidence
@@ -57,7 +57,7 @@ def prefill(
     if config.sampling.penalties:
         counts = count_prompt(tokens, lengths, logits.shape[-1])
     nothing = jnp.zeros(batch, jnp.int32)
-    adjusted = adjust(round, logits, root_only(nothing, 1), counts, nothing, 0)
+    adjusted = adjust_target(round, logits, root_only(nothing, 1), counts, nothing, 0)
     noise = round.noise(lengths, 1)
     first = draw(adjusted, noise, nothing[:, None], config.sampling, request.sampling)[:, 0]
     if counts is not None:

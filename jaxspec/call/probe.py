@@ -16,7 +16,7 @@ from jaxspec.call.session import Session
 from jaxspec.call.timed_rounds import PLAIN, count_rounds, time_rounds
 from jaxspec.core.state import DecodeState
 from jaxspec.costs.round_costs import make_costs
-from jaxspec.costs.split import split_rounds
+from jaxspec.costs.row_costs import split_rounds
 from jaxspec.round.plan import make_plan
 
 # Times that each kind of round is timed, in turns, after a first round; the fastest counts.

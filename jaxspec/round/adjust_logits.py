@@ -13,7 +13,7 @@ from jaxspec.core.state import DecodeState, Tree
 from jaxspec.round.context import Round
 
 
-def adjust(
+def adjust_target(
     round: Round,
     logits: jax.Array,
     tree: Tree,
@@ -21,7 +21,7 @@ def adjust(
     emitted: jax.Array,
     depth: int,
 ) -> jax.Array:
-    """Penalise tokens that are there already, and exclude end tokens that may not come yet.
+    """Penalise tokens in the target's logits that are there already, and exclude early end tokens.
 
     A call without penalties and a least number of tokens compiles nothing of this.
 

@@ -14,7 +14,7 @@ from jaxspec.core.cache import gather_path
 from jaxspec.core.sampling.sampling import draw
 from jaxspec.core.state import Accepted, DecodeState, Tree
 from jaxspec.core.tree import pad_rows, take_rows
-from jaxspec.round.adjust_logits import adjust
+from jaxspec.round.adjust_logits import adjust_target
 from jaxspec.round.context import Drawn, Round, Verified
 from jaxspec.round.sizes import run_smallest
 from pallas_kernels.device import current_device
@@ -110,7 +110,7 @@ def accept(
     """
     config, request = round.config, round.request
     sampling, values = config.sampling, request.sampling
-    logits = adjust(round, logits, tree, state.counts, state.emitted, longest)
+    logits = adjust_target(round, logits, tree, state.counts, state.emitted, longest)
     if config.acceptance == "match" or sampling.greedy:
         return accept_match(tree, draw(logits, noise, tree.depth, sampling, values), longest)
     known = (sampling, values, round.keys, state.cache.length, longest)

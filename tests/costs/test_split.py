@@ -4,7 +4,7 @@ import sys
 
 import numpy as np
 
-from jaxspec.costs.split import split_rounds
+from jaxspec.costs.row_costs import split_rounds
 
 
 def test_sums_are_the_rounds_that_draft():

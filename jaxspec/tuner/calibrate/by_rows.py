@@ -21,7 +21,7 @@ from jaxspec.call.kept_costs import describe_model, find_kept
 from jaxspec.core.params import Params
 from jaxspec.costs.files import load_costs, save_costs
 from jaxspec.costs.round_costs import RoundCosts, make_costs
-from jaxspec.costs.split import split_rounds
+from jaxspec.costs.row_costs import split_rounds
 from jaxspec.drafters.registry import record_of
 from jaxspec.io.fingerprint import fingerprint
 from jaxspec.policies.bastion.controller import make_bastion
