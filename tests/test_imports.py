@@ -213,3 +213,22 @@ def test_cycles_are_found():
 )
 def test_imported_names_are_resolved(line, module, is_package, expected):
     assert [name for name, _ in imports(ast.parse(line), module, is_package)] == [expected]
+
+
+# Modules that multiply by weights, or hand them on, and do not know how these lie.
+BLIND = ("drafters", "serve", "adapt", "round", "builders", "policies", "acceptance")
+LAYOUT_NAMES = ("panel", "transposed cop", "layouts.copies", "layouts.quant", "'quant'", '"quant"')
+
+
+def test_layouts_are_known_to_products_and_the_tuner():
+    """Drafters, the transformer, serving and adaptation name no layout of weights."""
+    blind = {f"jaxspec.{name}" for name in BLIND}
+    blind |= {"jaxspec.targets.transformer", "jaxspec.targets.layers"}
+    modules = [name for name in MODULES if any(within(name, one) for one in blind)]
+    found = [
+        f"{module} says {word}"
+        for module in modules
+        for word in LAYOUT_NAMES
+        if word.lower() in MODULES[module].read_text().lower()
+    ]
+    assert not found and len(modules) > 150, "\n".join(found)

@@ -14,8 +14,7 @@ import numpy as np
 from jaxspec.bench.report.table import Column, Table, fixed
 from jaxspec.cli import options
 from jaxspec.core.runtime.clock import order_turns, time_call
-from jaxspec.targets.layouts.panel_speed import LANES
-from jaxspec.targets.layouts.panels import TRANSPOSED, arrange, multiply_panels
+from jaxspec.targets.layouts.copies import COPIES, multiply_panels
 
 EXAMPLE = "--json few_rows.json"
 REPEATS = 7
@@ -50,7 +49,10 @@ def measure_few_rows() -> dict[str, dict[str, dict[str, float]]]:
     ]
     ways: dict[str, tuple[Product, list[jax.Array]]] = {
         "xla": (jnp.dot, matrices),
-        **{str(n): (multiply_panels, [arrange(one, n) for one in matrices]) for n in LANES},
+        **{
+            str(lanes): (multiply_panels, [layout.arrange(one, -2)[1] for one in matrices])
+            for lanes, layout in COPIES.items()
+        },
     }
     programs = {name: jax.jit(functools.partial(_multiply_all, ways[name][0])) for name in ways}
     found: dict[str, dict[str, dict[str, float]]] = {name: {} for name in ways}
@@ -77,8 +79,8 @@ def _multiply_all(multiply: Product, x: jax.Array, matrices: Sequence[Any]) -> j
 
 def render_few_rows(found: dict[str, dict[str, dict[str, float]]]) -> str:
     """Render what `measure_few_rows` found as a table of milliseconds."""
-    names = {"xla": "XLA's product, ms", str(TRANSPOSED): "transposed, ms"}
-    titles = [names.get(lanes, f"panels of {lanes}, ms") for lanes in found]
+    names = {"xla": "XLA's product"} | {str(n): layout.name for n, layout in COPIES.items()}
+    titles = [f"{names[lanes]}, ms" for lanes in found]
     columns = [Column("rows"), *(Column(title, fixed(1)) for title in titles)]
     rows = [[n, *(way.get(n, {}).get("ms") for way in found.values())] for n in found["xla"]]
     return Table(columns, rows).to_text()

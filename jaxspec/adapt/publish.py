@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.core.params import Params
+from jaxspec.targets.layouts.registry import strip
 
 
 def _cast(serving: Any, theta: Any) -> Any:
@@ -46,9 +47,8 @@ def hash_weights(params: Any) -> str:
 
 def identify_weights(params: Params, method: str) -> dict[str, str]:
     """Return digests of the target and of a drafter, see `sum_bits`."""
-    # Panels are a second layout of the same weights, which depends on the device.
-    target = {name: value for name, value in params.target.items() if name != "panels"}
-    return {"target": sum_bits(target), "drafter": sum_bits(params.drafter(method))}
+    # How weights lie depends on the device.
+    return {"target": sum_bits(strip(params.target)), "drafter": sum_bits(params.drafter(method))}
 
 
 def sum_bits(params: Any) -> str:

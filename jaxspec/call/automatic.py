@@ -25,7 +25,8 @@ from jaxspec.io.user_cache import keep
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.protocol import Policy
 from jaxspec.round.plan import DecodeConfig, make_plan
-from jaxspec.targets.layouts.panels import TRANSPOSED, lanes_of, some_weight, without_panels
+from jaxspec.targets.layouts.copies import COPIES
+from jaxspec.targets.layouts.registry import find_layout, some_weight, strip
 
 # Numbers of rows that rounds verify, and that verification is compiled for. On a CPU every row of a
 # large target costs, and more than 4 seldom pay; a small one spends its rounds on what does not
@@ -58,11 +59,11 @@ def choose_widths(params: Params, budget: int | None, greedy: bool) -> tuple[int
     """
     widths = GPU_WIDTHS
     if jax.default_backend() == "cpu":
-        weights = jax.tree.leaves(without_panels(params.target))
+        weights = jax.tree.leaves(strip(params.target))
         size = sum(weight.size * weight.dtype.itemsize for weight in weights)
         widths = SMALL_CPU_WIDTHS if size <= SMALL else CPU_WIDTHS
         if not greedy:
-            transposed = lanes_of(params.target) == TRANSPOSED
+            transposed = find_layout(params.target) is COPIES[1]
             widths = CPU_WIDTHS if transposed else SAMPLED_CPU_WIDTHS
     return widths if budget is None else (*(w for w in widths if w < budget), budget)
 

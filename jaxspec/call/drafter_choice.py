@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Sequence
 
 from jaxspec.core.params import Params
-from jaxspec.targets.layouts.panels import some_weight
+from jaxspec.targets.layouts.registry import some_weight
 
 # Every so many calls, the drafter that has waited longest decodes.
 REVISIT = 16

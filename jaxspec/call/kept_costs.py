@@ -11,7 +11,7 @@ import jax
 from jaxspec.core.params import Params
 from jaxspec.io.processor import describe_processor
 from jaxspec.io.user_cache import user_cache
-from jaxspec.targets.layouts import panels, quant
+from jaxspec.targets.layouts.registry import find_layout
 
 
 def describe_model(params: Params, method: str) -> tuple[Any, ...]:
@@ -20,11 +20,9 @@ def describe_model(params: Params, method: str) -> tuple[Any, ...]:
     Args:
       method: the drafter's name.
     """
-    # Quantised weights and panels compute in the same dtype as others, but at different speeds.
-    form = quant.kind_of(params.target)
-    if form is None and (lanes := panels.lanes_of(params.target)):
-        form = "transposed" if lanes == panels.TRANSPOSED else f"panels of {lanes}"
-    weights = str(params.dtype) if form is None else f"{params.dtype} {form}"
+    # In each layout weights compute in the same dtype, but at different speeds.
+    layout = find_layout(params.target)
+    weights = str(params.dtype) if layout is None else f"{params.dtype} {layout.name}"
     if params.layout is not None:
         weights += f" on {params.layout.devices} devices"
     return params.spec.target, params.spec.drafter(method), weights

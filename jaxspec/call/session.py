@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.builders import Builder
-from jaxspec.call import arguments
+from jaxspec.call import arguments, weight_layouts
 from jaxspec.call.automatic import recall_policy
 from jaxspec.call.call_policy import is_automatic, start_policy
 from jaxspec.call.drafter_choice import choose_drafter
@@ -42,7 +42,6 @@ from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.policies.protocol import Policy
 from jaxspec.round.plan import DecodeConfig, make_plan, suits_lookup
 from jaxspec.round.sizes import check_capacity, choose_capacity, room_for, round_up
-from jaxspec.targets.layouts.panel_copies import with_panels
 
 # What ends a sequence: one string or token id, or several.
 Stop = str | int | Iterable[str | int]
@@ -53,7 +52,7 @@ class Session:
     """A prepared call of B prompts.
 
     Attributes:
-      params: the model and its drafters, with what `jaxspec.targets.layouts.panels` adds.
+      params: the model and its drafters, with what `jaxspec.targets.layouts` adds.
       config: static choices, which decide what is compiled.
       request: arrays that every round reads.
       tokens: int32 [B, S], the prompts, padded to the capacity.
@@ -153,7 +152,7 @@ def prepare(
     )
     if lookup is None and automatic and params.layout is None:
         config = dataclasses.replace(config, lookup=suits_lookup(spec, config.method))
-    params = with_panels(params, config.method, len(ids))
+    params = weight_layouts.PROCESS.add_copies(params, config.method, len(ids))
     chosen = policy if isinstance(policy, Policy) else None
     if automatic:
         chosen, config = recall_policy(params, config, budget, len(ids))

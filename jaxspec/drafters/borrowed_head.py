@@ -12,14 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.core.config import DrafterConfig, TargetConfig
 from jaxspec.io.weights.config_entries import read_entries
 from jaxspec.io.weights.draft_vocab import read_ids
-from jaxspec.targets.layouts import quant
+from jaxspec.targets.head import select_columns
 from jaxspec.targets.weights import HEAD
 
 # The entry of config.json and its value.
@@ -77,11 +75,3 @@ def lend_head(
     columns = select_columns(target, config, variables["draft"]["ids"])
     dtype = target["params"]["norm"]["scale"].dtype
     return variables | {"draft": variables["draft"] | {"lm_head": columns.astype(dtype)}}
-
-
-def select_columns(target: Mapping[str, Any], config: TargetConfig, ids: Any) -> jax.Array:
-    """Select the columns [E, D] of the target's output projection for tokens `ids` [D]."""
-    name = "embedding" if config.tie_embeddings else "lm_head"
-    weights, scales = target["params"][name], target.get(quant.COLLECTION, {}).get(name)
-    columns = weights[ids].T if config.tie_embeddings else weights[:, ids]
-    return columns if scales is None else columns.astype(jnp.float32) * scales[ids]

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 
+from jaxspec.targets.layouts.registry import converts
 from pallas_kernels.caution import CAUTIOUS, TRITON_PRODUCTS, choose_cautious
 from pallas_kernels.device import Device, current_device
 
@@ -100,7 +101,7 @@ class QuickJit:
             the compiler.
         """
         inside = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args))
-        quantized = "quant" in getattr(params, "target", ())
+        quantized = converts(getattr(params, "target", ()))
         chosen = {} if inside else choose_options(current_device(), self._leave_out, quantized)
         key = tuple(chosen.items())
         if key not in self._made:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import jax
 
 from jaxspec.builders import Builder
+from jaxspec.call import weight_layouts
 from jaxspec.call.arguments import check_choice, check_count
 from jaxspec.core.params import Params, check_params
 from jaxspec.core.runtime.jax_settings import under_own_settings
@@ -25,7 +26,6 @@ from jaxspec.serve.scheduling.costs import Costs
 from jaxspec.serve.scheduling.device import Device
 from jaxspec.serve.scheduling.follow import Followers, check_processes
 from jaxspec.serve.scheduling.pace import VISIT_SECONDS, Pace
-from jaxspec.targets.layouts.panel_copies import with_panels
 
 # Drafters that an engine tries by itself. Each more makes its programs larger, and has caches.
 _MOST_TRIED = 2
@@ -123,7 +123,7 @@ def make_engine(
     rules = sizes.choose_rules(rule, edges, slots, join_plans(spec, config).widths[-1])
     if costs is not None and methods != ["ar"]:
         sizes.check_costs(costs, rules, slots)
-    params = with_panels(params, methods, slots)
+    params = weight_layouts.PROCESS.add_copies(params, methods, slots)
     shape = slots, rows, limits.logprobs
     check_processes(params, config, rules, shape)
     in_background = sizes.compiles_in_background(params)

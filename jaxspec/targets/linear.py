@@ -1,62 +1,78 @@
-"""Products by matrices of weights, which are stored [in, out].
+"""Products by matrices of weights, which are stored [in, out], in whatever layout they lie.
 
-The scales of quantised weights are in a collection of their own, under the same names (see
-`jaxspec.targets.layouts.quant`), and so are the panels that CPUs read (`jaxspec.targets.layouts.panels`).
+What a layout adds is in a collection of its own, under the same names (`jaxspec.targets.layouts`).
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxspec.targets.layouts import panels
+from jaxspec.targets.layouts.layout import Layout
+from jaxspec.targets.layouts.quant import COLLECTION, scaled
+from jaxspec.targets.layouts.registry import find_added, find_layouts
 from pallas_kernels.device import current_device
 
 INIT = nn.initializers.normal(0.02)
 
 
-def scale_of(module: nn.Module, name: str) -> jax.Array | None:
-    """Return the scale per output channel, float32, of a parameter; None if it is not quantised."""
-    return module.get_variable("quant", name)
+class Weights(NamedTuple):
+    """A matrix as it lies.
+
+    Attributes:
+      values: [in, out], or [out, in] if `axis` is -1.
+      added: what layouts add, by collection.
+      axis: its input axis, -2 or -1.
+    """
+
+    values: jax.Array
+    added: Mapping[str, jax.Array]
+    axis: int = -2
+
+    def layouts(self) -> list[tuple[Layout, jax.Array]]:
+        """Return the matrix's layouts, each with what it adds."""
+        return find_layouts(self.values, self.added)
 
 
-def panels_of(module: nn.Module, name: str) -> jax.Array | None:
-    """Return a parameter's panels for few rows on a CPU; None if it has none."""
-    return module.get_variable(panels.COLLECTION, name)
+def declare(module: nn.Module, name: str, shape: tuple[int, ...], axis: int = -2) -> Weights:
+    """Declare a matrix of a module, and find what layouts add to it."""
+    return Weights(module.param(name, INIT, shape), find_added(module, name), axis)
 
 
-def multiply_kernel(
-    x: jax.Array,
-    kernel: jax.Array,
-    scale: jax.Array | None = None,
-    axis: int = 0,
-    few: jax.Array | None = None,
-) -> jax.Array:
-    """Multiply `x` [..., in] by a matrix; its `axis` is the input.
+def scale_of(weights: Weights) -> jax.Array | None:
+    """Return the scale per output channel, float32, of weights; None if they are not quantised."""
+    return weights.added.get(COLLECTION)
 
-    A quantised kernel has a `scale` per output. XLA reads its values as stored and converts them
-    inside the product. Sums stay float32 until they are scaled, because unscaled sums exceed
-    float16's range.
 
-    Args:
-      few: the matrix in panels, which products of few rows read (`jaxspec.targets.layouts.panels`).
+def multiply(x: jax.Array, weights: Weights) -> jax.Array:
+    """Multiply `x` [..., in] by a matrix.
 
     Returns:
       [..., out] in x's dtype.
     """
-    if few is not None and panels.serves(x, few):
-        return panels.multiply_panels(x, few)
+    found, rows = weights.layouts(), math.prod(x.shape[:-1])
+    for layout, added in found:
+        if layout.copies and layout.serves(rows):
+            return layout.multiply(x, weights.values, added, weights.axis)
     if x.ndim > 1 and _is_single(x) and current_device().platform == "cuda":
-        return multiply_kernel(_twice(x), kernel, scale, axis)[..., :1, :]
-    inputs = (((x.ndim - 1,), (axis,)), ((), ()))
-    if scale is None:
-        return jax.lax.dot_general(x, kernel, inputs)
-    return scaled(
-        jax.lax.dot_general(x, kernel.astype(x.dtype), inputs, preferred_element_type=jnp.float32),
-        scale,
-        x.dtype,
-    )
+        return _multiply_stored(_twice(x), weights, found)[..., :1, :]
+    return _multiply_stored(x, weights, found)
+
+
+def _multiply_stored(
+    x: jax.Array, weights: Weights, found: list[tuple[Layout, jax.Array]]
+) -> jax.Array:
+    """Multiply by the weights themselves, of which there may be copies too."""
+    for layout, added in found:
+        if not layout.copies:
+            return layout.multiply(x, weights.values, added, weights.axis)
+    axis = weights.axis % weights.values.ndim
+    return jax.lax.dot_general(x, weights.values, (((x.ndim - 1,), (axis,)), ((), ())))
 
 
 def _is_single(x: jax.Array) -> bool:
@@ -73,22 +89,31 @@ def _twice(x: jax.Array) -> jax.Array:
     return jnp.concatenate([x, x], axis=-2)
 
 
-def scaled(sums: jax.Array, scale: jax.Array, dtype) -> jax.Array:
-    """Scale and round float32 sums over quantised weights."""
-    return (sums * scale).astype(dtype)
+def look_up(table: Weights, rows: jax.Array, dtype: Callable[[], Any]) -> jax.Array:
+    """Look up rows int32 [...] of a table [V, E].
+
+    Args:
+      dtype: tells the dtype to which quantised rows are rounded, when they are scaled.
+
+    Returns:
+      [..., E].
+    """
+    found, scale = jnp.take(table.values, rows, axis=0), scale_of(table)
+    if scale is None:
+        return found
+    return scaled(found.astype(jnp.float32), jnp.take(scale, rows)[..., None], dtype())
 
 
-def multiply_parts(
-    x: jax.Array, kernel: jax.Array, scale: jax.Array | None, parts: int
-) -> jax.Array:
+def multiply_parts(x: jax.Array, weights: Weights, parts: int) -> jax.Array:
     """Multiply `x` [..., in] by a matrix [in, out] in `parts` parts of the inputs.
 
     Returns:
       float32 [parts, ..., out], whose sum over the first axis is the product.
     """
     if _is_single(x):
-        return multiply_parts(_twice(x), kernel, scale, parts)[..., :1, :]
+        return multiply_parts(_twice(x), weights, parts)[..., :1, :]
     rows = x.reshape(*x.shape[:-1], parts, -1)
+    kernel, scale = weights.values, scale_of(weights)
     blocks = kernel.astype(x.dtype).reshape(parts, -1, kernel.shape[-1])
     inputs = (((x.ndim,), (1,)), ((x.ndim - 1,), (0,)))
     sums = jax.lax.dot_general(rows, blocks, inputs, preferred_element_type=jnp.float32)
@@ -111,13 +136,10 @@ class Linear(nn.Module):
         Returns:
           [..., out]; with `parts`, [S, ..., out], see `pallas_kernels.reference.add_parts`.
         """
-        kernel, scale = (
-            self.param("kernel", INIT, (x.shape[-1], self.features)),
-            scale_of(self, "kernel"),
-        )
+        kernel = declare(self, "kernel", (x.shape[-1], self.features))
         if parts is not None and parts > 1 and not self.bias:
-            return multiply_parts(x, kernel, scale, parts)
-        y = multiply_kernel(x, kernel, scale, few=panels_of(self, "kernel"))
+            return multiply_parts(x, kernel, parts)
+        y = multiply(x, kernel)
         if self.bias:
             y = y + self.param("bias", nn.initializers.zeros, (self.features,))
         return y if parts is None else y[None]

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.mesh import MODEL
-from jaxspec.targets.linear import INIT, scale_of, scaled
+from jaxspec.targets.layouts.quant import scaled
+from jaxspec.targets.linear import INIT, declare, scale_of
 from pallas_kernels.experts import find_kernel
 
 
@@ -32,8 +33,8 @@ class SparseMLP(nn.Module):
         moe, width = self.config.moe, x.shape[-1]
         router = self.param("router", INIT, (width, moe.num_experts))
         own = moe.num_experts // moe.devices
-        gate_up = self.param("gate_up", INIT, (own, width, 2 * moe.expert_ffn_size))
-        down = self.param("down", INIT, (own, moe.expert_ffn_size, width))
+        gate_up = declare(self, "gate_up", (own, width, 2 * moe.expert_ffn_size))
+        down = declare(self, "down", (own, moe.expert_ffn_size, width))
 
         rows = x.reshape(-1, width)
         # Use full precision: a GPU multiplies in TF32 by default, and a near-tie would then choose
@@ -50,13 +51,13 @@ class SparseMLP(nn.Module):
             expert -= jax.lax.axis_index(MODEL) * own
             expert = jnp.where((expert >= 0) & (expert < own), expert, own)
         # One tile per step does not keep a GPU busy. More tiles cost copies of the experts' weights.
-        mix = find_kernel(x.dtype, gate_up.dtype, moe.devices > 1) or functools.partial(
+        mix = find_kernel(x.dtype, gate_up.values.dtype, moe.devices > 1) or functools.partial(
             jax.lax.platform_dependent,
             cpu=functools.partial(mix_experts, tiles_per_step=1),
             default=functools.partial(mix_experts, tiles_per_step=16),
         )
-        scales = scale_of(self, "gate_up"), scale_of(self, "down")
-        return mix(rows, expert, weight.astype(x.dtype), gate_up, down, *scales).reshape(x.shape)
+        arrays = gate_up.values, down.values, scale_of(gate_up), scale_of(down)
+        return mix(rows, expert, weight.astype(x.dtype), *arrays).reshape(x.shape)
 
 
 def mix_experts(

@@ -12,8 +12,9 @@ import jax.numpy as jnp
 from jaxspec.core.cache import PackedCache, PartCache, SequenceCache
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.state import KVCache
+from jaxspec.targets.head import declare_head
 from jaxspec.targets.layers import DecoderLayer, GatedMLP, RMSNorm, rope_table
-from jaxspec.targets.linear import INIT, multiply_kernel, panels_of, scale_of, scaled
+from jaxspec.targets.linear import declare, look_up, multiply
 from jaxspec.targets.moe import SparseMLP
 
 
@@ -62,15 +63,15 @@ class Transformer(nn.Module):
 
     def setup(self):
         c = self.config
-        self.embedding = self.param("embedding", INIT, (c.vocab_size, c.hidden_size))
+        self.embedding = declare(self, "embedding", (c.vocab_size, c.hidden_size), axis=-1)
         sparse = [c.moe is not None and i not in c.moe.dense_layers for i in range(c.num_layers)]
         self.layers = [
             DecoderLayer(c, SparseMLP if is_sparse else GatedMLP, True, self.axis)
             for is_sparse in sparse
         ]
         self.norm = RMSNorm(c.norm_eps)
-        if not c.tie_embeddings:
-            self.lm_head = self.param("lm_head", INIT, (c.hidden_size, c.vocab_size))
+        own = None if c.tie_embeddings else declare_head(self, c.hidden_size, c.vocab_size)
+        self.head = own or self.embedding
 
     def __call__(
         self,
@@ -117,18 +118,13 @@ class Transformer(nn.Module):
 
     def embed(self, tokens: jax.Array) -> jax.Array:
         """Look up embeddings [..., E] of `tokens`."""
-        rows, scale = jnp.take(self.embedding, tokens, axis=0), scale_of(self, "embedding")
-        if scale is None:
-            return rows
-        computed_in = self.variables["params"]["norm"]["scale"].dtype
-        return scaled(rows.astype(jnp.float32), jnp.take(scale, tokens)[..., None], computed_in)
+        return look_up(
+            self.embedding, tokens, lambda: self.variables["params"]["norm"]["scale"].dtype
+        )
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Compute next-token logits [..., V] from hidden states after the final norm.
 
         They are in the weights' dtype.
         """
-        tied = self.config.tie_embeddings
-        name, weights = ("embedding", self.embedding) if tied else ("lm_head", self.lm_head)
-        scale, few = scale_of(self, name), panels_of(self, name)
-        return multiply_kernel(hidden, weights, scale, axis=1 if tied else 0, few=few)
+        return multiply(hidden, self.head)

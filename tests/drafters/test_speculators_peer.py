@@ -22,7 +22,7 @@ import pytest
 
 import jaxspec
 from jaxspec.drafters.base import Committed, TargetHead
-from jaxspec.drafters.dflash.drafter import make_block, make_context_functions, own_logits
+from jaxspec.drafters.dflash.drafter import make_block, make_context_functions
 from jaxspec.drafters.dflash.network import BlockDrafter
 from jaxspec.drafters.dflash2.config import DFlash2Config
 from jaxspec.drafters.dflash2.files import init_variables as init_dflash2
@@ -30,6 +30,7 @@ from jaxspec.drafters.dflash2.network import DFlash2
 from jaxspec.drafters.dspark.config import DSparkConfig
 from jaxspec.drafters.dspark.shapes import init_variables as init_dspark
 from jaxspec.drafters.eagle3.network import EagleDrafter
+from jaxspec.targets.head import project_draft
 from jaxspec.targets.transformer import Transformer
 from jaxspec.zoo.convert import convert
 
@@ -137,7 +138,7 @@ def draft(params, tokens, features):
     slots, positions = make_block(config, cache, head, tokens[None, ANCHOR])
     hidden = module.apply(variables, slots, positions, cache)
     own = "lm_head" in variables.get("draft", {})
-    logits = own_logits(variables, hidden) if own else head.unembed(hidden)
+    logits = project_draft(variables, hidden) if own else head.unembed(hidden)
     return logits.argmax(-1)[0]
 
 

@@ -19,8 +19,7 @@ from jaxspec.serve.scheduling.choice import DraftChoice
 from jaxspec.serve.scheduling.costs import Costs
 from jaxspec.serve.scheduling.prefixes import HeldPrefixes
 from jaxspec.serve.scheduling.schedule import Schedule
-from jaxspec.targets.layouts.panel_copies import with_panels_like
-from jaxspec.targets.layouts.panels import COLLECTION
+from jaxspec.targets.layouts.registry import like
 from pallas_kernels.versions import vectorizes_sums
 
 # They read different layers of the target, and have different depths.
@@ -265,15 +264,15 @@ def test_weights_are_copied_and_change_drafts(engine, mini):
     request, weights = with_method(REQUESTS[0], "medusa"), scramble(mini.drafter("medusa"), 1)
     known = run(engine, request)[0]
     given = jax.tree.map(jnp.array, weights)
-    panels = [COLLECTION in engine._device.params.drafter(name) for name in NAMES]
-    assert set(panels) == {vectorizes_sums()}
+    copied = ["panels" in engine._device.params.drafter(name) for name in NAMES]
+    assert set(copied) == {vectorizes_sums()}
     engine.publish(given, "medusa")
     for leaf in jax.tree.leaves(given):
         leaf.delete()
     found = run(engine, request)[0]
     assert found[0] == known[0] and sum(found[2]) < sum(known[2])
     used = engine._device.params.drafter("medusa")
-    expected = with_panels_like(weights, used)
+    expected = like(weights, used)
     assert jax.tree.all(jax.tree.map(np.array_equal, used, expected))
     engine.publish(mini.drafter("medusa"), "medusa")
     assert run(engine, request)[0] == known

@@ -32,7 +32,7 @@ from jaxspec.targets.layouts.quant import (
     quantize,
     quantize_params,
 )
-from jaxspec.targets.linear import multiply_kernel
+from jaxspec.targets.linear import Weights, multiply
 from jaxspec.targets.moe import mix_experts
 from jaxspec.targets.transformer import Transformer
 from jaxspec.targets.weights import from_hf
@@ -157,9 +157,9 @@ def test_float16_does_not_overflow():
     does not.
     """
     values, scale = quantize(jnp.full((64, 2), 0.5), "int8", -2)
-    assert multiply_kernel(jnp.full((1, 64), 16, jnp.float16), values, scale).tolist() == [
-        [512.0, 512.0]
-    ]
+    assert multiply(
+        jnp.full((1, 64), 16, jnp.float16), Weights(values, {COLLECTION: scale})
+    ).tolist() == [[512.0, 512.0]]
 
 
 METHODS = {

@@ -15,7 +15,6 @@ from jaxspec.call.timed_rounds import PLAIN
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.policies.rules.static import make_static
 from jaxspec.round.plan import make_plan
-from jaxspec.targets.layouts.panels import COLLECTION
 
 PROMPTS = ["def add(a, b):\n    return", "Question: What is 2 + 3?\nAnswer:"]
 
@@ -40,7 +39,7 @@ def test_widths_suit_the_device_the_model_and_the_sampling(mini):
     assert automatic.choose_widths(mini, None, greedy=True) == (1, 4, 8)
     assert automatic.choose_widths(mini, None, greedy=False) == (1, 3)
     assert automatic.choose_widths(mini, 6, greedy=False) == (1, 3, 6)
-    transposed = mini.replace(target={**mini.target, COLLECTION: {"lm_head": np.zeros((8, 8))}})
+    transposed = mini.replace(target={**mini.target, "panels": {"lm_head": np.zeros((8, 8))}})
     assert automatic.choose_widths(transposed, None, greedy=False) == (1, 4)
     assert automatic.choose_widths(mini, 6, greedy=True) == (1, 4, 6)
     large = jaxspec.Params({"params": jax.ShapeDtypeStruct((2**25,), "float32")}, {}, mini.spec)

@@ -14,7 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from jaxspec.core.params import Params
-from jaxspec.drafters.borrowed_head import select_columns
+from jaxspec.targets.head import select_columns
 
 from .packing import PackedRows
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.borrowed_head import select_columns
+from jaxspec.targets.head import select_columns
 from jaxspec.targets.transformer import Transformer
 
 from ..data.draft_vocab import find_slots

@@ -13,6 +13,7 @@ from jaxspec.adapt.learning.segments import Segments, read_rows
 from jaxspec.core.params import Params
 from jaxspec.core.state import DecodeState
 from jaxspec.round.sizes import prompt_chunk
+from jaxspec.targets.layouts.registry import strip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +80,7 @@ def cut_segments(
         for first, part in _split(roots, counts, oldest, shape):
             read = read_rows(
                 params.spec.target,
-                {name: value for name, value in params.target.items() if name != "panels"},
+                strip(params.target),
                 evidence.features,
                 evidence.hidden,
                 np.int32(b),

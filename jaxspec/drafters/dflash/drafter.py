@@ -15,8 +15,7 @@ from jaxspec.core.state import KVCache
 from jaxspec.drafters.base import Committed, Drafter, Proposal, TargetHead, whole_vocabulary
 from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.drafters.dflash.network import BlockDrafter
-from jaxspec.targets.layouts.panels import COLLECTION
-from jaxspec.targets.linear import multiply_kernel
+from jaxspec.targets.head import project_draft
 
 
 def make_block_drafter(config: BlockDrafterConfig) -> Drafter:
@@ -37,7 +36,7 @@ def make_block_drafter(config: BlockDrafterConfig) -> Drafter:
         if config.draft_vocab_size is None:
             return Proposal(target.unembed(hidden)[:, None]), None
         logits = whole_vocabulary(
-            own_logits(params, hidden), params["draft"]["ids"], config.vocab_size
+            project_draft(params, hidden), params["draft"]["ids"], config.vocab_size
         )
         return Proposal(logits[:, None]), None
 
@@ -72,12 +71,6 @@ def make_block(
     masks = jnp.full((root.shape[0], config.block_size - 1), config.mask_token_id, root.dtype)
     tokens = jnp.concatenate([root[:, None], masks], axis=1)
     return target.embed(tokens), cache.length[:, None] + jnp.arange(config.block_size)
-
-
-def own_logits(params: Any, hidden: jax.Array) -> jax.Array:
-    """Project hidden states [..., E] to a reduced draft vocabulary, [..., D]."""
-    head, few = params["draft"]["lm_head"], params.get(COLLECTION, {}).get("lm_head")
-    return multiply_kernel(hidden, head, few=few)
 
 
 def resize(config: BlockDrafterConfig, depth: int) -> BlockDrafterConfig:

@@ -18,10 +18,11 @@ import jax.numpy as jnp
 
 from jaxspec.core.state import KVCache
 from jaxspec.drafters.base import Drafter, Lookahead, Nodes, Proposal, TargetHead
-from jaxspec.drafters.dflash.drafter import make_block, make_context_functions, own_logits
+from jaxspec.drafters.dflash.drafter import make_block, make_context_functions
 from jaxspec.drafters.dspark.config import DSparkConfig
 from jaxspec.drafters.dspark.network import DSpark
 from jaxspec.drafters.pairs import spread
+from jaxspec.targets.head import project_draft
 
 
 class DSparkScratch(flax.struct.PyTreeNode):
@@ -90,7 +91,7 @@ def _slots(
     block = DSpark(config).apply(params, slots, positions, cache)
     hidden = block[:, config.first_slot : config.first_slot + rows]
     whole = config.draft_vocab_size is None
-    return hidden, target.unembed(hidden) if whole else own_logits(params, hidden)
+    return hidden, target.unembed(hidden) if whole else project_draft(params, hidden)
 
 
 def _start(

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.borrowed_head import select_columns
 from jaxspec.drafters.draft_vocab_weights import (
     check_weights,
     open_drafter,
@@ -35,6 +34,7 @@ from jaxspec.io.weights.config_entries import read_entries
 from jaxspec.io.weights.draft_vocab import mapping_tensors, sort_rows
 from jaxspec.io.weights.load_tree import read_tree
 from jaxspec.io.weights.weight_map import Leaf, linear, read_stored, vector, write_tree
+from jaxspec.targets.head import select_columns
 from jaxspec.targets.weights import EMBEDDING, HEAD, is_rotary_table
 
 _EMBEDDING = "embed_tokens.weight"

@@ -15,8 +15,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.drafters.eagle3.config import EagleConfig
+from jaxspec.targets.head import declare_head
 from jaxspec.targets.layers import Attention, GatedMLP, RMSNorm, rope_table
-from jaxspec.targets.linear import Linear, multiply_kernel, panels_of
+from jaxspec.targets.linear import Linear, multiply
 from pallas_kernels.reference import add_parts
 
 
@@ -34,8 +35,7 @@ class EagleDrafter(nn.Module):
         self.mlp_norm = RMSNorm(c.norm_eps)
         self.mlp = GatedMLP(c)
         self.norm = RMSNorm(c.norm_eps)
-        size = c.draft_vocab_size or c.vocab_size
-        self.lm_head = self.param("lm_head", nn.initializers.normal(0.02), (c.hidden_size, size))
+        self.head = declare_head(self, c.hidden_size, c.draft_vocab_size or c.vocab_size)
 
     def fuse(self, features: jax.Array) -> jax.Array:
         """Fuse target features [B, T, len(feature_layers) * Et] to features [B, T, E]; the
@@ -92,4 +92,4 @@ class EagleDrafter(nn.Module):
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Return logits [..., D] of the draft vocabulary from outputs [..., E]."""
-        return multiply_kernel(self.norm(hidden), self.lm_head, few=panels_of(self, "lm_head"))
+        return multiply(self.norm(hidden), self.head)

@@ -25,8 +25,9 @@ import jax.numpy as jnp
 
 from jaxspec.drafters.falcon.config import FalconConfig
 from jaxspec.drafters.falcon.lstm import LSTM
+from jaxspec.targets.head import declare_head
 from jaxspec.targets.layers import DecoderLayer, RMSNorm, rope_table
-from jaxspec.targets.linear import INIT, Linear, multiply_kernel, panels_of
+from jaxspec.targets.linear import Linear, multiply
 
 
 class Falcon(nn.Module):
@@ -43,9 +44,7 @@ class Falcon(nn.Module):
         self.mix = Linear(c.hidden_size)
         self.layer = DecoderLayer(c)
         self.norm = RMSNorm(c.norm_eps)
-        self.lm_head = self.param(
-            "lm_head", INIT, (c.hidden_size, c.draft_vocab_size or c.vocab_size)
-        )
+        self.head = declare_head(self, c.hidden_size, c.draft_vocab_size or c.vocab_size)
 
     def fuse(self, features: jax.Array) -> jax.Array:
         """Fuse target features [..., len(feature_layers) * Et] to [..., E]."""
@@ -101,7 +100,7 @@ class Falcon(nn.Module):
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Return logits [..., D] of the draft vocabulary from outputs [..., E]."""
-        return multiply_kernel(self.normed(hidden), self.lm_head, few=panels_of(self, "lm_head"))
+        return multiply(self.normed(hidden), self.head)
 
     def normed(self, hidden: jax.Array) -> jax.Array:
         """Apply the final norm to outputs; the output projection reads the result."""

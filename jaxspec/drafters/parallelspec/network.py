@@ -19,8 +19,9 @@ import jax.numpy as jnp
 
 from jaxspec.core.state import KVCache
 from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
+from jaxspec.targets.head import declare_head
 from jaxspec.targets.layers import Attention, GatedMLP, RMSNorm, rope_table
-from jaxspec.targets.linear import INIT, Linear, multiply_kernel, panels_of
+from jaxspec.targets.linear import INIT, Linear, multiply
 
 
 class ParallelSpec(nn.Module):
@@ -39,9 +40,7 @@ class ParallelSpec(nn.Module):
         self.norm = RMSNorm(c.norm_eps)
         self.mask_token = self.param("mask_token", INIT, (c.slots - 1, c.hidden_size))
         self.mask_feature = self.param("mask_feature", INIT, (c.slots - 1, c.hidden_size))
-        self.lm_head = self.param(
-            "lm_head", INIT, (c.hidden_size, c.draft_vocab_size or c.vocab_size)
-        )
+        self.head = declare_head(self, c.hidden_size, c.draft_vocab_size or c.vocab_size)
 
     def fuse(self, features: jax.Array) -> jax.Array:
         """Fuse target features [..., len(feature_layers) * Et] to [..., E]."""
@@ -98,7 +97,7 @@ class ParallelSpec(nn.Module):
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Return logits [..., D] of the draft vocabulary from states after the final norm."""
-        return multiply_kernel(hidden, self.lm_head, few=panels_of(self, "lm_head"))
+        return multiply(hidden, self.head)
 
     def _wide(self, tokens: jax.Array, features: jax.Array) -> jax.Array:
         return jnp.concatenate([self.token_norm(tokens), self.feature_norm(features)], axis=-1)

@@ -20,8 +20,9 @@ import numpy as np
 from jaxspec.core.split_vocabulary import find_best
 from jaxspec.core.state import KVCache
 from jaxspec.drafters.specblock.config import SpecBlockConfig
+from jaxspec.targets.head import declare_head
 from jaxspec.targets.layers import DecoderLayer, RMSNorm, rope_table
-from jaxspec.targets.linear import Linear, multiply_kernel, panels_of
+from jaxspec.targets.linear import INIT, Linear, multiply
 
 RANK_FEATURES = 15
 RANK_LOGPROBS = 10  # log-probabilities among the rank features
@@ -38,15 +39,12 @@ class SpecBlock(nn.Module):
         self.condition_norm = RMSNorm(c.norm_eps)
         self.token_norm = RMSNorm(c.norm_eps)
         self.query_norm = RMSNorm(c.norm_eps)
-        self.queries = self.param("queries", nn.initializers.normal(0.02), (c.slots, c.hidden_size))
-        self.fuse = self.param(
-            "fuse", nn.initializers.normal(0.02), (3 * c.hidden_size, c.hidden_size)
-        )
+        self.queries = self.param("queries", INIT, (c.slots, c.hidden_size))
+        self.fuse = self.param("fuse", INIT, (3 * c.hidden_size, c.hidden_size))
         self.layers = [DecoderLayer(c) for _ in range(c.num_layers)]
         self.shifts = [Linear(c.hidden_size) for _ in range(c.num_layers - 1 if c.shift else 0)]
         self.norm = RMSNorm(c.norm_eps)
-        size = c.draft_vocab_size or c.vocab_size
-        self.lm_head = self.param("lm_head", nn.initializers.normal(0.02), (c.hidden_size, size))
+        self.head = declare_head(self, c.hidden_size, c.draft_vocab_size or c.vocab_size)
         self.rank_inner = Linear(c.rank_hidden)
         self.rank_outer = Linear(c.rank_classes)
 
@@ -136,7 +134,7 @@ class SpecBlock(nn.Module):
 
     def logits(self, normed: jax.Array) -> jax.Array:
         """Return logits [..., D] of the draft vocabulary, from the result of `final`."""
-        return multiply_kernel(normed, self.lm_head, few=panels_of(self, "lm_head"))
+        return multiply(normed, self.head)
 
     def rank(self, normed: jax.Array, features: jax.Array) -> jax.Array:
         """Return logits [..., rank_classes] of the rank head, from the results of `final` and

@@ -62,7 +62,7 @@ class Programs:
     """The programs over B slots, and their state. One thread uses it.
 
     Attributes:
-      params: the model, with panels.
+      params: the model, as its weights lie.
       config: with sampling `MIXED`; of several drafters, a tuple of their configs.
       rules: how rows are shared.
       slots: B.

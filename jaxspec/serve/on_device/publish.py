@@ -8,8 +8,7 @@ import jax
 import numpy as np
 
 from jaxspec.core.params import Params
-from jaxspec.targets.layouts.panel_copies import with_panels_like
-from jaxspec.targets.layouts.panels import without_panels
+from jaxspec.targets.layouts.registry import like, strip
 
 
 def replace_drafter(params: Params, method: str, weights: Any) -> Params:
@@ -23,10 +22,10 @@ def replace_drafter(params: Params, method: str, weights: Any) -> Params:
       ValueError: an array is missing, unknown, or of another shape or dtype.
     """
     given = params.drafter(method)
-    own, new = without_panels(given), without_panels(weights)
+    own, new = strip(given), strip(weights)
     _check_arrays(method, own, new)
     new = jax.tree.map(_copy_like, own, new)
-    return params.replace(drafters={**params.drafters, method: with_panels_like(new, given)})
+    return params.replace(drafters={**params.drafters, method: like(new, given)})
 
 
 def find_published(method: str, methods: tuple[str, ...]) -> int:

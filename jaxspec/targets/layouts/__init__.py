@@ -1,1 +1,1 @@
-"""How weights lie: in panels, transposed, or quantised."""
+"""How weights lie in memory: each layout is a record, which one registry holds."""

@@ -1,10 +1,9 @@
 """Weight-only quantisation of targets: int8 or fp8 values, one float32 scale per output channel.
 
-Values replace the weights under "params". Scales have the same names in the collection "quant",
-where the layers look for them (`jaxspec.targets.layers`). All projections, the experts' stacks and
-the output projection are quantised; norms, biases, the router and an untied embedding table are
-not. A tied table has a scale per row, which serves both uses: a looked-up row is multiplied by its
-scale, a logit by its token's scale.
+Values replace the weights under "params". Scales have the same names in the collection "quant". All
+projections, the experts' stacks and the output projection are quantised; norms, biases, the router
+and an untied embedding table are not. A tied table has a scale per row, which serves both uses: a
+looked-up row is multiplied by its scale, a logit by its token's scale.
 
 Drafters are not quantised. Decoding is lossless with respect to the quantised target.
 """
@@ -21,6 +20,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jaxspec.core.params import Params
 from jaxspec.core.runtime.near_miss import choose_one
+from jaxspec.targets.layouts.layout import Layout
 
 COLLECTION = "quant"
 # {kind: (dtype, largest magnitude)}. These types have no infinity: a larger number would wrap or
@@ -129,3 +129,39 @@ def quantize(weights: jax.Array, kind: str, axis: int) -> tuple[jax.Array, jax.A
     scaled = jnp.clip(weights / scale, -largest, largest)
     values = jnp.round(scaled) if jnp.issubdtype(dtype, jnp.integer) else scaled
     return values.astype(dtype), jnp.squeeze(scale, axis)
+
+
+def scaled(sums: jax.Array, scale: jax.Array, dtype: Any) -> jax.Array:
+    """Scale and round float32 sums over quantised weights."""
+    return (sums * scale).astype(dtype)
+
+
+def multiply_values(x: jax.Array, values: jax.Array, scale: jax.Array, axis: int) -> jax.Array:
+    """Multiply `x` [..., in] by quantised values, whose input axis is -2 or -1.
+
+    XLA reads the values as stored and converts them inside the product. Sums stay float32 until
+    they are scaled, because unscaled sums exceed float16's range.
+
+    Returns:
+      [..., out] in x's dtype.
+    """
+    inputs = (((x.ndim - 1,), (axis % values.ndim,)), ((), ()))
+    values = values.astype(x.dtype)
+    sums = jax.lax.dot_general(x, values, inputs, preferred_element_type=jnp.float32)
+    return scaled(sums, scale, x.dtype)
+
+
+def _make_layout(kind: str) -> Layout:
+    dtype, _ = KINDS[kind]
+
+    def owns(weights: jax.Array | None, added: jax.Array) -> bool:
+        return weights is not None and weights.dtype == dtype
+
+    def arrange(weights: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
+        return quantize(weights, kind, axis)
+
+    own = kind, COLLECTION, owns, arrange, multiply_values
+    return Layout(*own, per_output=True, converts=True)
+
+
+QUANTISED = {kind: _make_layout(kind) for kind in KINDS}

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.mesh import MODEL, Layout, current
-from jaxspec.targets.layouts import quant
+from jaxspec.targets.layouts.registry import is_per_output
 from jaxspec.targets.sharding.shares import Split, find_split, share_of
 from jaxspec.targets.transformer import ForwardOutput, Transformer
 
@@ -76,7 +76,7 @@ def find_splits(variables: Any, config: TargetConfig, devices: int) -> Any:
 
     def split(path: tuple, leaf: Any) -> Split:
         collection, *names = (key.key for key in path)
-        return find_split(tuple(names), config, devices, scale=collection == quant.COLLECTION)
+        return find_split(tuple(names), config, devices, scale=is_per_output(collection))
 
     return jax.tree_util.tree_map_with_path(split, variables)
 

@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.mesh import check_mesh
 from jaxspec.core.params import Params
-from jaxspec.targets.layouts import quant
+from jaxspec.targets.layouts.registry import is_per_output
 from jaxspec.targets.sharding.shares import Split, choose_experts, find_split, widen
 
 
@@ -56,7 +56,7 @@ def map_leaves(
     """
     found = {}
     for name, weights in target.items():
-        flat, scale = dict(flatten_dict(weights)), name == quant.COLLECTION
+        flat, scale = dict(flatten_dict(weights)), is_per_output(name)
         if config.tie_embeddings and ("embedding",) in flat:
             table = flat["embedding",]
             flat["lm_head",] = table if scale else table.T

@@ -1,6 +1,6 @@
-"""Measure which panels are faster than XLA's own products of few rows on this processor, if any.
+"""Measure which copies of weights are faster than XLA's own products of few rows, if any are.
 
-On some they halve the time of 4 rows, on others they take up to two fifths longer. It depends on the
+On some processors they halve the time of 4 rows, on others they take up to two fifths longer. It depends on the
 sizes of the matrices too: on an EPYC with AVX-512, panels of 32 outputs take four fifths of the time of
 a transposed copy in layers of 320 inputs, and twice its time in layers of 4,096. So layers of the
 target's own sizes are timed. One measurement for a processor, these sizes and a version of jax is
@@ -23,10 +23,9 @@ import jax.numpy as jnp
 from jaxspec.core.config import TargetConfig
 from jaxspec.io.processor import describe_processor
 from jaxspec.io.user_cache import keep, user_cache
-from jaxspec.targets.layouts.panels import TRANSPOSED, arrange, multiply_panels
+from jaxspec.targets.layouts.copies import COPIES
+from jaxspec.targets.layouts.layout import Layout
 
-# Outputs side by side that panels may have.
-LANES = (TRANSPOSED, 8, 16, 32)
 # Rounds of one sequence verify 4 rows by default, those of more sequences 8 or more. What is fastest
 # for 4 rows may not be for 8.
 FEW, MORE = 4, 8
@@ -76,9 +75,8 @@ def choose_sizes(config: TargetConfig, rows: int) -> Sizes:
     return sizes._replace(layers=min(config.num_layers, -(-WEIGHT_BYTES // layer)))
 
 
-@functools.cache
-def fastest_lanes(sizes: Sizes) -> int:
-    """Return the outputs side by side with which panels are fastest; 0 if XLA's product is faster.
+def find_fastest(sizes: Sizes) -> int:
+    """Return the outputs side by side of the fastest copies; 0 if XLA's product is faster.
 
     They are measured in a second or two, if no process did it before.
     """
@@ -94,14 +92,14 @@ def fastest_lanes(sizes: Sizes) -> int:
 
 
 def _choose(kept: Mapping[str, Any]) -> int:
-    """Choose by the seconds that were measured; a target's sizes may not divide into all panels."""
+    """Choose by the seconds that were measured; a target's sizes may not divide into all copies."""
     seconds = kept["seconds"]
     best = min(seconds, key=seconds.__getitem__)
     return 0 if seconds["xla"] <= seconds[best] else int(best)
 
 
 def measure_layers(sizes: Sizes) -> dict[str, float]:
-    """Time layers by XLA's products, and by those panels that the sizes divide into.
+    """Time layers by XLA's products, and by those copies that the sizes divide into.
 
     Returns:
       {"xla", or the outputs side by side: seconds of all layers}.
@@ -111,10 +109,10 @@ def measure_layers(sizes: Sizes) -> dict[str, float]:
         for number in range(1, sizes.layers + 1)
     ]
     ways: dict[str, tuple[Any, Any]] = {"xla": (jnp.dot, layers)}
-    for lanes in LANES:
+    for lanes, layout in COPIES.items():
         if all(outputs % lanes == 0 for _, outputs in sizes.matrices()):
-            copied = [[arrange(one, lanes) for one in layer] for layer in layers]
-            ways[str(lanes)] = multiply_panels, copied
+            copied = [[layout.arrange(one, -2)[1] for one in layer] for layer in layers]
+            ways[str(lanes)] = functools.partial(_multiply, layout), copied
     x = jnp.ones((sizes.rows, sizes.hidden))
     programs = {
         name: jax.jit(functools.partial(_run_layers, multiply, sizes)).lower(x, given).compile()
@@ -127,6 +125,10 @@ def measure_layers(sizes: Sizes) -> dict[str, float]:
             jax.block_until_ready(programs[name](x, given))
             seconds[name] = min(seconds[name], time.perf_counter() - began)
     return seconds
+
+
+def _multiply(layout: Layout, x: jax.Array, copy: jax.Array) -> jax.Array:
+    return layout.multiply(x, copy, copy, -2)
 
 
 def _run_layers(multiply: Any, sizes: Sizes, x: jax.Array, layers: list[Any]) -> jax.Array:
@@ -147,6 +149,6 @@ def _normalize(x: jax.Array) -> jax.Array:
 
 
 def _find_path(sizes: Sizes) -> Path:
-    described = repr((describe_processor(), tuple(sizes), LANES, REVISION))
+    described = repr((describe_processor(), tuple(sizes), tuple(COPIES), REVISION))
     digest = hashlib.sha256(described.encode()).hexdigest()[:16]
     return user_cache("costs") / f"panels-jax{jax.__version__}-{digest}.json"

@@ -1,4 +1,4 @@
-"""Weights in panels compute the same products, and decoding reads them where it may."""
+"""Copies of weights compute the same products, and decoding reads them where it may."""
 
 import gc
 import json
@@ -11,21 +11,25 @@ from golden_data import SHIPPED
 from slow_cases import slow_except
 
 import jaxspec
+from jaxspec.call import layout_speed, weight_layouts
 from jaxspec.call.kept_costs import describe_model
 from jaxspec.call.session import prepare
-from jaxspec.targets.layouts import panel_copies, panel_speed, panels
+from jaxspec.call.weight_layouts import PROCESS, SWITCH, WeightLayouts
+from jaxspec.targets.layouts import registry
+from jaxspec.targets.layouts.copies import COPIES, multiply_panels
+from jaxspec.targets.linear import Weights, multiply
 from jaxspec.targets.transformer import Transformer
 from pallas_kernels.versions import vectorizes_sums
 
 pytestmark = pytest.mark.skipif(not vectorizes_sums(), reason="this jax makes no panels")
 TARGET = SHIPPED / "dflash" / "target"
 PROMPT = [117, 142, 122, 64, 240, 19]
-SIZES = panel_speed.Sizes(hidden=64, ffn=96, query=64, key=32, layers=2, rows=4)
+SIZES = layout_speed.Sizes(hidden=64, ffn=96, query=64, key=32, layers=2, rows=4)
 
 
 @pytest.fixture(autouse=True)
 def switched_on(monkeypatch):
-    monkeypatch.setenv(panel_copies.SWITCH, "32")
+    monkeypatch.setenv(SWITCH, "32")
 
 
 @pytest.fixture(scope="module")
@@ -33,38 +37,43 @@ def params():
     return jaxspec.load(TARGET, drafter={"dflash": SHIPPED / "dflash" / "drafter"})
 
 
-@pytest.mark.parametrize("lanes", panel_speed.LANES)
+@pytest.mark.parametrize("lanes", tuple(COPIES))
 @pytest.mark.parametrize("rows", [(2,), (5,), (1, 16), (2, 3, 2)])
 def test_panels_multiply_like_the_matrix(rows, lanes):
     x, matrix = (
         jax.random.normal(jax.random.key(i), s) for i, s in enumerate([(*rows, 96), (96, 64)])
     )
     exact = np.asarray(x, np.float64) @ np.asarray(matrix, np.float64)
-    for given, transposed in ((matrix, False), (matrix.T, True)):
-        made = panels.arrange(given, lanes, transposed)
-        assert made.shape == ((64, 96) if lanes == panels.TRANSPOSED else (64 // lanes, 96, lanes))
-        np.testing.assert_allclose(panels.multiply_panels(x, made), exact, atol=2e-5)
+    layout = COPIES[lanes]
+    for given, axis in ((matrix, -2), (matrix.T, -1)):
+        weights, made = layout.arrange(given, axis)
+        assert weights is given
+        assert made.shape == ((64, 96) if lanes == 1 else (64 // lanes, 96, lanes))
+        assert Weights(given, {"panels": made}, axis).layouts() == [(layout, made)]
+        np.testing.assert_allclose(layout.multiply(x, given, made, axis), exact, atol=2e-5)
 
 
-@pytest.mark.parametrize(("shape", "most"), [((8, 8), 32), ((2, 8, 4), 16)])
-def test_one_row_and_many_rows_do_without_panels(shape, most):
-    served = [n for n in range(1, 40) if panels.serves(jnp.zeros((1, n, 8)), jnp.zeros(shape))]
+@pytest.mark.parametrize(("lanes", "most"), [(1, 32), (8, 16)])
+def test_one_row_and_many_rows_do_without_copies(lanes, most):
+    matrix = jnp.ones((16, 8))
+    nothing = Weights(matrix, {"panels": 0 * COPIES[lanes].arrange(matrix, -2)[1]})
+    served = [n for n in range(1, 40) if not multiply(jnp.ones((1, n, 16)), nothing).any()]
     assert served == list(range(2, most + 1))
 
 
 def test_a_transposed_matrix_stays_the_first_operand():
     # As the second one, YNNPACK would rearrange it every time.
     x, matrix = jnp.ones((4, 64)), jnp.ones((96, 64))
-    compiled = jax.jit(panels.multiply_panels).lower(x, matrix).compile().as_text()
+    compiled = jax.jit(multiply_panels).lower(x, matrix).compile().as_text()
     assert "f32[96,4]{1,0} dot(" in compiled and "f32[4,96]{1,0} dot(" not in compiled
 
 
 def test_a_table_of_embeddings_is_transposed_already(monkeypatch):
-    monkeypatch.setenv(panel_copies.SWITCH, "1")
+    monkeypatch.setenv(SWITCH, "1")
     tied = jaxspec.load(SHIPPED / "targets" / "qwen3_tied")
-    found = panel_copies.with_panels(tied, "ar", 2).target
-    assert panels.lanes_of(found) == panels.TRANSPOSED
-    assert found[panels.COLLECTION]["embedding"] is tied.target["params"]["embedding"]
+    found = PROCESS.add_copies(tied, "ar", 2).target
+    assert registry.find_layout(found) is COPIES[1]
+    assert found["panels"]["embedding"] is tied.target["params"]["embedding"]
 
 
 @pytest.mark.parametrize("lanes", ["1", "8"])  # the models are too small for more
@@ -79,14 +88,14 @@ def test_every_family_reads_panels(name, lanes, monkeypatch):
         out = model.apply(variables, tokens, jnp.arange(4)[None])
         return model.apply(variables, out.hidden, method="logits")
 
-    monkeypatch.setenv(panel_copies.SWITCH, lanes)
-    found = panel_copies.with_panels(params, "ar", 2).target
+    monkeypatch.setenv(SWITCH, lanes)
+    found = PROCESS.add_copies(params, "ar", 2).target
     np.testing.assert_allclose(logits(found), logits(params.target), atol=2e-5)
-    for path, leaf in jax.tree.leaves_with_path(found[panels.COLLECTION]):
+    for path, leaf in jax.tree.leaves_with_path(found["panels"]):
         broken = jax.tree.map_with_path(
-            lambda at, x, path=path: 0 * x if at == path else x, found[panels.COLLECTION]
+            lambda at, x, path=path: 0 * x if at == path else x, found["panels"]
         )
-        changed = np.abs(logits({**found, panels.COLLECTION: broken}) - logits(found)).max()
+        changed = np.abs(logits({**found, "panels": broken}) - logits(found)).max()
         assert changed > 1e-4, f"nothing reads the panels of {path}, {leaf.shape}"
 
 
@@ -98,10 +107,10 @@ def test_every_family_reads_panels(name, lanes, monkeypatch):
 def test_decoding_with_panels_gives_the_same_tokens(params, sampling, monkeypatch):
     options = dict(max_new_tokens=24, method="dflash", budget=6, **sampling)
     session = prepare(params, PROMPT, **options)
-    assert panels.COLLECTION in session.params.target
-    assert panels.COLLECTION in session.params.drafter("dflash")
+    assert "panels" in session.params.target
+    assert "panels" in session.params.drafter("dflash")
     found = jaxspec.decode(params, PROMPT, **options)
-    monkeypatch.setenv(panel_copies.SWITCH, "0")
+    monkeypatch.setenv(SWITCH, "0")
     assert prepare(params, PROMPT, **options).params is params
     without = jaxspec.decode(params, PROMPT, **options)
     assert list(found.tokens) == list(without.tokens)
@@ -112,23 +121,23 @@ def test_decoding_with_panels_gives_the_same_tokens(params, sampling, monkeypatc
 
 
 def test_panels_are_made_once_and_follow_their_weights(params):
-    first, again = (panel_copies.with_panels(params, "dflash", 1).target for _ in range(2))
+    first, again = (PROCESS.add_copies(params, "dflash", 1).target for _ in range(2))
     kernel = ("layers_0", "attention", "qkv", "kernel")
 
     def pick(target):
-        found = target[panels.COLLECTION]
+        found = target["panels"]
         for key in kernel:
             found = found[key]
         return found
 
     assert pick(first) is pick(again)
     doubled = params.replace(target=jax.tree.map(lambda x: 2 * x, params.target))
-    other = panel_copies.with_panels(doubled, "dflash", 1).target
+    other = PROCESS.add_copies(doubled, "dflash", 1).target
     np.testing.assert_array_equal(pick(other), 2 * pick(first))
-    made = len(panel_copies._made)
+    made = len(PROCESS.made)
     del doubled, other
     gc.collect()
-    assert len(panel_copies._made) < made
+    assert len(PROCESS.made) < made
 
 
 @pytest.mark.parametrize(
@@ -137,37 +146,35 @@ def test_panels_are_made_once_and_follow_their_weights(params):
 )
 def test_calls_that_would_not_gain_get_none(method, batch, dtype):
     params = jaxspec.load(TARGET, drafter={"dflash": SHIPPED / "dflash/drafter"}, dtype=dtype)
-    assert panel_copies.with_panels(params, method, batch) is params
+    assert PROCESS.add_copies(params, method, batch) is params
 
 
 @pytest.mark.parametrize(("batch", "made"), [(16, True), (17, False)])
 def test_larger_batches_read_transposed_weights(params, batch, made, monkeypatch):
-    monkeypatch.setenv(panel_copies.SWITCH, "1")
-    assert (panel_copies.with_panels(params, "dflash", batch) is not params) == made
+    monkeypatch.setenv(SWITCH, "1")
+    assert (PROCESS.add_copies(params, "dflash", batch) is not params) == made
 
 
 def test_a_large_batch_waits_for_no_measurement(params, monkeypatch):
-    monkeypatch.setattr(panel_copies, "_choose_lanes", lambda *_: pytest.fail("measured"))
-    assert panel_copies.with_panels(params, "dflash", 17) is params
+    monkeypatch.setattr(WeightLayouts, "choose", lambda *_: pytest.fail("measured"))
+    assert PROCESS.add_copies(params, "dflash", 17) is params
 
 
 def test_quantised_abstract_and_large_models_get_none(params, monkeypatch):
     quantised = jaxspec.load(TARGET, drafter={}, quantize="int8")
-    assert panel_copies.with_panels(quantised, "ar", 2) is quantised
-    assert jax.eval_shape(lambda p: panel_copies.with_panels(p, "ar", 2), params) == jax.eval_shape(
+    assert PROCESS.add_copies(quantised, "ar", 2) is quantised
+    assert jax.eval_shape(lambda p: PROCESS.add_copies(p, "ar", 2), params) == jax.eval_shape(
         lambda p: p, params
     )
-    monkeypatch.setattr(panel_copies, "MOST_MEMORY", 0.0)
-    assert panel_copies.with_panels(params, "ar", 2) is params
+    monkeypatch.setattr(weight_layouts, "MOST_MEMORY", 0.0)
+    assert PROCESS.add_copies(params, "ar", 2) is params
 
 
 def test_costs_are_kept_for_each_width_of_panels(params, monkeypatch):
     described = []
     for switch in ("0", "1", "32"):
-        monkeypatch.setenv(panel_copies.SWITCH, switch)
-        described.append(
-            describe_model(panel_copies.with_panels(params, "dflash", 1), "dflash")[-1]
-        )
+        monkeypatch.setenv(SWITCH, switch)
+        described.append(describe_model(PROCESS.add_copies(params, "dflash", 1), "dflash")[-1])
     assert described == ["float32", "float32 transposed", "float32 panels of 32"]
 
 
@@ -176,11 +183,9 @@ def measured(tmp_path, monkeypatch):
     """Nothing was measured before, and layers take the seconds in the list that is returned."""
     seconds = []
     monkeypatch.setenv("JAXSPEC_CACHE", str(tmp_path))
-    monkeypatch.delenv(panel_copies.SWITCH)
-    monkeypatch.setattr(panel_speed, "measure_layers", lambda sizes: seconds.pop())
-    panel_speed.fastest_lanes.cache_clear()
-    yield seconds
-    panel_speed.fastest_lanes.cache_clear()
+    monkeypatch.delenv(SWITCH)
+    monkeypatch.setattr(layout_speed, "measure_layers", lambda sizes: seconds.pop())
+    return seconds
 
 
 @pytest.mark.parametrize(
@@ -188,37 +193,35 @@ def measured(tmp_path, monkeypatch):
     [((5, 5, 3, 2), 32), ((5, 5, 2, 3), 16), ((5, 5, 6, 7), 0), ((3, 5, 6, 7), 1)],
 )
 def test_the_fastest_panels_are_made_where_they_are_faster(params, measured, seconds, lanes):
-    measured.append({"xla": 4.0, **dict(zip(map(str, panel_speed.LANES), seconds, strict=True))})
-    assert panels.lanes_of(panel_copies.with_panels(params, "ar", 2).target) == lanes
-    panel_speed.fastest_lanes.cache_clear()  # as in another process, which measures nothing
-    found = panel_copies.with_panels(params, "ar", 2)
-    assert panels.lanes_of(found.target) == lanes
-    assert (found is params) == (lanes == 0)
+    measured.append({"xla": 4.0, **dict(zip(map(str, tuple(COPIES)), seconds, strict=True))})
+    for _ in range(2):  # the second as in another process, which measures nothing
+        own = WeightLayouts()
+        found = [own.add_copies(params, "ar", 2) for _ in range(2)]
+        assert [registry.find_layout(one.target) for one in found] == [COPIES.get(lanes)] * 2
+        assert all((one is params) == (lanes == 0) for one in found)
 
 
 def test_a_damaged_measurement_is_made_again(measured, tmp_path):
-    slow = {str(lanes): 3.0 for lanes in panel_speed.LANES}
+    slow = {str(lanes): 3.0 for lanes in tuple(COPIES)}
     measured += [{"xla": 1.0, **slow}, {"xla": 2.0, **slow, "8": 1.0}]
-    assert panel_speed.fastest_lanes(SIZES) == 8
+    assert layout_speed.find_fastest(SIZES) == 8
     (path,) = (tmp_path / "costs").iterdir()
     assert json.loads(path.read_text())["seconds"]["xla"] == 2.0
     path.write_text("[]")
-    panel_speed.fastest_lanes.cache_clear()
-    assert panel_speed.fastest_lanes(SIZES) == 0
+    assert layout_speed.find_fastest(SIZES) == 0
 
 
 def test_targets_of_other_sizes_and_rows_are_measured_apart(measured):
-    slow = {str(lanes): 3.0 for lanes in panel_speed.LANES}
+    slow = {str(lanes): 3.0 for lanes in tuple(COPIES)}
     measured += [{"xla": 2.0, **slow, lanes: 1.0} for lanes in ("8", "16", "32")]
     other = [SIZES, SIZES._replace(hidden=128), SIZES._replace(rows=8)]
-    assert [panel_speed.fastest_lanes(one) for one in other] == [32, 16, 8]
-    panel_speed.fastest_lanes.cache_clear()  # as in another process
-    assert [panel_speed.fastest_lanes(one) for one in other] == [32, 16, 8]
+    assert [layout_speed.find_fastest(one) for one in other] == [32, 16, 8]
+    assert [layout_speed.find_fastest(one) for one in other] == [32, 16, 8]
 
 
 def test_layers_of_the_targets_own_sizes_are_measured(params, monkeypatch):
     config = params.spec.target
-    sizes = panel_speed.choose_sizes(config, 3)
+    sizes = layout_speed.choose_sizes(config, 3)
     assert sizes == (
         config.hidden_size,
         config.ffn_size,
@@ -227,17 +230,17 @@ def test_layers_of_the_targets_own_sizes_are_measured(params, monkeypatch):
         config.num_layers,
         4,
     )
-    assert panel_speed.choose_sizes(config, 5) == sizes._replace(rows=8)
+    assert layout_speed.choose_sizes(config, 5) == sizes._replace(rows=8)
     layer = 4 * sum(inputs * outputs for inputs, outputs in sizes.matrices())
     for weights, layers in ((layer, 1), (layer + 1, 2), (1000 * layer, config.num_layers)):
-        monkeypatch.setattr(panel_speed, "WEIGHT_BYTES", weights)
-        assert panel_speed.choose_sizes(config, 4) == sizes._replace(layers=layers)
+        monkeypatch.setattr(layout_speed, "WEIGHT_BYTES", weights)
+        assert layout_speed.choose_sizes(config, 4) == sizes._replace(layers=layers)
 
 
 def test_what_is_multiplied_is_what_layers_hold(params):
     layer = jax.tree.leaves(params.target["params"]["layers_0"])
     held = sorted(one.shape for one in layer if one.ndim == 2)
-    assert held == sorted(panel_speed.choose_sizes(params.spec.target, 4).matrices())
+    assert held == sorted(layout_speed.choose_sizes(params.spec.target, 4).matrices())
 
 
 @pytest.mark.parametrize(
@@ -245,28 +248,30 @@ def test_what_is_multiplied_is_what_layers_hold(params):
 )
 def test_the_rows_of_all_sequences_decide(params, measured, monkeypatch, method, batch, rows):
     asked = []
-    monkeypatch.setattr(panel_copies, "fastest_lanes", lambda sizes: asked.append(sizes.rows) or 32)
-    panel_copies.with_panels(params, method, batch)
+    monkeypatch.setattr(
+        weight_layouts, "find_fastest", lambda sizes: asked.append(sizes.rows) or 32
+    )
+    WeightLayouts().add_copies(params, method, batch)
     assert asked == [rows]
 
 
 def test_panels_that_divide_the_sizes_are_measured():
-    seconds = panel_speed.measure_layers(SIZES)
+    seconds = layout_speed.measure_layers(SIZES)
     assert set(seconds) == {"xla", "1", "8", "16", "32"} and min(seconds.values()) > 0
-    assert set(panel_speed.measure_layers(SIZES._replace(hidden=72))) == {"xla", "1", "8"}
+    assert set(layout_speed.measure_layers(SIZES._replace(hidden=72))) == {"xla", "1", "8"}
 
 
 def test_an_unknown_number_of_lanes_is_refused(params, monkeypatch):
-    monkeypatch.setenv(panel_copies.SWITCH, "12")
+    monkeypatch.setenv(SWITCH, "12")
     with pytest.raises(ValueError, match="JAXSPEC_PANELS is '12': give one of 0, 1, 8, 16, 32"):
-        panel_copies.with_panels(params, "ar", 2)
+        PROCESS.add_copies(params, "ar", 2)
 
 
 def test_changed_weights_get_panels_of_the_same_lanes(params, monkeypatch):
-    given = panel_copies.with_panels(params, "ar", 2).target
-    monkeypatch.setenv(panel_copies.SWITCH, "8")
-    found = panel_copies.with_panels_like(params.target, given)
-    assert panels.lanes_of(found) == 32
-    assert panel_copies.with_panels_like(params.target, params.target) is params.target
-    empty = {**params.target, panels.COLLECTION: {}}
-    assert panel_copies.with_panels_like(params.target, empty)[panels.COLLECTION] == {}
+    given = PROCESS.add_copies(params, "ar", 2).target
+    monkeypatch.setenv(SWITCH, "8")
+    found = registry.like(params.target, given)
+    assert registry.find_layout(found) is COPIES[32]
+    assert registry.like(params.target, params.target) is params.target
+    empty = {**params.target, "panels": {}}
+    assert registry.like(params.target, empty)["panels"] == {}
