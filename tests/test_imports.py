@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 WINGS = ("jaxspec", "pallas_kernels", "training", "benchmarks")
 
 # What each package may import from the project's other packages. `benchmarks` may import them all,
-# `training` all but `benchmarks`.
+# `training` all but `benchmarks` and `jaxspec.bench`.
 BASE = {"jaxspec.core", "jaxspec.io", "pallas_kernels"}
 MODELS = BASE | {"jaxspec.targets", "jaxspec.drafters"}
 ROUND = MODELS | {"jaxspec.builders", "jaxspec.costs", "jaxspec.policies", "jaxspec.acceptance"}
@@ -101,7 +101,7 @@ def forbidden(module: str, imported: str) -> bool:
     if within(imported, "benchmarks"):
         return True
     if within(module, "training"):
-        return False
+        return within(imported, "jaxspec.bench")
     # The public interface, what runs it, and the command line's own imports.
     if module in ("jaxspec", "jaxspec.__main__"):
         return within(imported, "training")
@@ -188,6 +188,7 @@ def test_rules():
     assert forbidden("pallas_kernels.reference", "jaxspec.core.config")
     assert not forbidden("jaxspec.round.loop", "jaxspec.drafters.registry")
     assert not forbidden("jaxspec.drafters.dflash.drafter", "jaxspec.targets.layers")
+    assert forbidden("training.acceptance", "jaxspec.bench.measure.decodes")
     assert not forbidden("training.run.loop", "jaxspec.round.loop")
     assert forbidden("training.run.loop", "benchmarks.shorten")
     assert forbidden("jaxspec.cli.main", "benchmarks.shorten")

@@ -15,13 +15,20 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.training.blockpilot_report import (
+    CONSTANT,
+    FIXED,
+    TOLD,
+    BlockChoice,
+    difference,
+    lines_of,
+    report,
+)
 from jaxspec.core.runtime.near_miss import choose_one
 from jaxspec.io.files.atomic import write_text
-from training.policies.blockpilot import constants
 from training.policies.blockpilot_data import best_of, labels_of
-from training.policies.blockpilot_fit import fit_predictor, inputs, predicted, shuffled
+from training.policies.blockpilot_fit import fit_predictor, inputs, predicted
 from training.policies.blockpilot_problem import BlockPilotOptions, BlockPilotProblem, load_problem
-from training.policies.blockpilot_report import FIXED, BlockChoice, difference, lines_of, report
 
 # Options of each variant of the network's input and objective; the first is the paper's.
 VARIANTS = {
@@ -54,6 +61,32 @@ class StudyOptions(BlockPilotOptions):
     shuffles: int = 5
     variants: tuple[str, ...] = tuple(VARIANTS)
     json: Path | None = None
+
+
+def constants(problem: BlockPilotProblem, label: str) -> dict[str, BlockChoice]:
+    """Return the constant choices that a predictor must beat, and the oracle, on test prompts."""
+    training, _, test = problem.parts
+    score, count = problem.score(label), len(test)
+    sizes = problem.answers.sizes.tolist()
+    classes = {FIXED: problem.score(label, single=True)[training].mean(0).argmax()}
+    if problem.trained in sizes:
+        classes["trained size"] = sizes.index(problem.trained)
+    classes["commonest label"] = np.bincount(labels_of(score[training])).argmax()
+    found = {
+        name: BlockChoice(np.full((1, count), number), CONSTANT) for name, number in classes.items()
+    }
+    return found | {"oracle": BlockChoice(labels_of(score[test])[None], TOLD)}
+
+
+def shuffled(x: np.ndarray, parts, seed: int) -> np.ndarray:
+    """Permute the features [P, F] among the prompts of each part.
+
+    A predictor of shuffled features can learn only how frequent each label is.
+    """
+    rng, found = np.random.default_rng(seed), x.copy()
+    for part in parts:
+        found[part] = x[rng.permutation(part)]
+    return found
 
 
 def learned(problem: BlockPilotProblem, options: StudyOptions) -> dict[str, BlockChoice]:

@@ -25,9 +25,10 @@ from benchmarks.training.ltd_controls import layers_of
 from benchmarks.training.ltd_evaluate import check_record, over
 from jaxspec.costs.files import load_costs
 from jaxspec.io.files.atomic import write_text
-from jaxspec.policies.learned.regression import Regression
+from jaxspec.policies.learned.networks import Layer
+from jaxspec.policies.learned.regression import Regression, predict_committed
 from jaxspec.policies.store import load_about, load_policy
-from training.policies.expected import choose_expected_sizes
+from training.policies.expected import make_regression_examples
 from training.replay.records import Record, load_record, split_records
 from training.rl import replay
 
@@ -102,6 +103,21 @@ def decided(record: Record, seconds: np.ndarray, folder: Path, half: str, static
     if half and half not in layers:
         raise ValueError(f"the policy in {folder} does not decide the {half}: leave :{half} out")
     return replay.decisions(record, {half: layers[half]} if half else layers, policy.config, static)
+
+
+def choose_expected_sizes(
+    record: Record, layers: list[Layer], seconds: np.ndarray, steps: int
+) -> np.ndarray:
+    """Choose rows at every position as the regression's policy would: index of the size, int [N].
+
+    Args:
+      record: recorded rounds.
+      layers: of the regression.
+      seconds: [N, S, V], see `RoundCosts.seconds`.
+      steps: draft steps of the rounds.
+    """
+    x, _ = make_regression_examples(record, steps)
+    return np.asarray(predict_committed(layers, x) / seconds[:, steps]).argmax(-1)
 
 
 def pooled(walks: list[replay.Walk]) -> replay.Walk:

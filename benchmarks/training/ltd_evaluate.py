@@ -6,8 +6,8 @@
 This is the first tier of evaluation. It prints tokens per second, tokens per round, mean draft
 steps and mean rows of: the policy; each of its halves with the best constant for the other half;
 its controls (`benchmarks.training.ltd_controls`); the best constant; and the oracle, the fastest
-possible sequence of rounds. The controls and the best constant come from `tuned_on`. Intervals are of the
-ratio to the best constant, by paired bootstrap over prompts.
+possible sequence of rounds. The controls and the best constant come from `tuned_on`. Intervals are
+of the ratio to the best constant, by paired bootstrap over prompts.
 """
 
 from __future__ import annotations

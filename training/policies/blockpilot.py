@@ -6,10 +6,9 @@
 The rounds of all prompts with all block sizes are kept in `answers`; a stopped run continues from
 there. The prompts are split into training and validation, and the epoch with the largest
 validation score is kept. On the test prompts the predictor is compared with the size that was best
-in training, the drafter's trained size, the commonest label, a predictor that was trained on
-shuffled features, and the oracle, which always picks the best size: an upper bound for every
-predictor. To use the policy, decode with `block_size` (and with a chain `budget`) set to the
-largest of its sizes.
+in training, the drafter's trained size, and the oracle, which always picks the best size: an upper
+bound for every predictor. To use the policy, decode with `block_size` (and with a chain `budget`)
+set to the largest of its sizes.
 """
 
 from __future__ import annotations
@@ -26,25 +25,9 @@ from jaxspec.tuner.calibrate.by_rows import about
 
 from ..run.command import one_line_errors
 from .block_costs import policy_widths
-from .blockpilot_data import best_of, labels_of
-from .blockpilot_fit import choices_of, fit_predictor, inputs, predicted, shuffled
+from .blockpilot_data import labels_of
+from .blockpilot_fit import choices_of, fit_predictor, inputs, predicted
 from .blockpilot_problem import BlockPilotOptions, BlockPilotProblem, load_problem
-from .blockpilot_report import CONSTANT, FIXED, TOLD, BlockChoice, lines_of, report
-
-
-def constants(problem: BlockPilotProblem, label: str) -> dict[str, BlockChoice]:
-    """Return the constant choices that a predictor must beat, and the oracle, on test prompts."""
-    training, _, test = problem.parts
-    score, count = problem.score(label), len(test)
-    sizes = problem.answers.sizes.tolist()
-    classes = {FIXED: problem.score(label, single=True)[training].mean(0).argmax()}
-    if problem.trained in sizes:
-        classes["trained size"] = sizes.index(problem.trained)
-    classes["commonest label"] = np.bincount(labels_of(score[training])).argmax()
-    found = {
-        name: BlockChoice(np.full((1, count), number), CONSTANT) for name, number in classes.items()
-    }
-    return found | {"oracle": BlockChoice(labels_of(score[test])[None], TOLD)}
 
 
 def train_blockpilot(options: BlockPilotOptions) -> tuple[Policy, dict]:
@@ -60,14 +43,6 @@ def train_blockpilot(options: BlockPilotOptions) -> tuple[Policy, dict]:
     answers, parts, score = problem.answers, problem.parts, problem.score(options.label)
     projection, x = inputs(answers, parts[0], options)
     layers = fit_predictor(x, score, parts[:2], options)
-    blind = shuffled(x, parts, options.seed)
-    choices = constants(problem, options.label) | {
-        "BlockPilot": BlockChoice(predicted(layers, x[parts[2]])[None], options.reduction),
-        "shuffled features": BlockChoice(
-            predicted(fit_predictor(blind, score, parts[:2], options), blind[parts[2]])[None],
-            options.reduction,
-        ),
-    }
     sizes = tuple(answers.sizes.tolist())
     widths = policy_widths(sizes, options.builder, options.budget)
     policy = make_blockpilot(sizes, Predictor(layers, projection), widths, **choices_of(options))
@@ -79,10 +54,40 @@ def train_blockpilot(options: BlockPilotOptions) -> tuple[Policy, dict]:
         "label": options.label,
         "sizes": list(sizes),
         "prompts": [len(part) for part in parts],
-        "test": report(answers.take(parts[2]), choices, best_of(score[parts[2]]), problem.times),
+        "test": score_choices(problem, options.label, predicted(layers, x[parts[2]])),
     }
     write_text(options.out / "report.json", json.dumps(found, indent=1) + "\n")
     return policy, found
+
+
+def score_choices(
+    problem: BlockPilotProblem, label: str, chosen: np.ndarray
+) -> dict[str, dict[str, float]]:
+    """Compare the sizes chosen for the test prompts with constants and the oracle.
+
+    Args:
+      problem: the training problem.
+      label: `acceptance` or `speed`, what sizes are scored by.
+      chosen: int [n], indices of the sizes chosen for the test prompts.
+
+    Returns:
+      {name: {"block": mean size, "score": mean score}}.
+    """
+    training, _, test = problem.parts
+    sizes, score = problem.answers.sizes, problem.score(label)
+    # A constant would run rounds that are compiled for its size alone.
+    fixed = problem.score(label, single=True)[training].mean(0).argmax()
+    choices = {"best fixed size": fixed, "BlockPilot": chosen}
+    if problem.trained in sizes:
+        choices["trained size"] = sizes.tolist().index(problem.trained)
+    choices["oracle"] = labels_of(score[test])
+    return {
+        name: {
+            "block": float(np.mean(sizes[at])),
+            "score": float(np.mean(score[test, at])),
+        }
+        for name, at in choices.items()
+    }
 
 
 if __name__ == "__main__":
@@ -90,5 +95,7 @@ if __name__ == "__main__":
 
     with one_line_errors():
         _, made = train_blockpilot(tyro.cli(BlockPilotOptions))
-        print(f"{made['prompts'][2]} test prompts, labels by {made['label']}")
-        print("\n".join(lines_of(made["test"])))
+        unit = "tokens a round" if made["label"] == "acceptance" else "tokens a modelled second"
+        print(f"{made['prompts'][2]} test prompts")
+        for name, row in made["test"].items():
+            print(f"{name:>16}: {row['score']:.3f} {unit}, blocks of {row['block']:.1f}")

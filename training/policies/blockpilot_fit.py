@@ -136,17 +136,6 @@ def inputs(
     )
 
 
-def shuffled(x: np.ndarray, parts, seed: int) -> np.ndarray:
-    """Permute the features [P, F] among the prompts of each part.
-
-    A predictor of shuffled features can learn only how frequent each label is.
-    """
-    rng, found = np.random.default_rng(seed), x.copy()
-    for part in parts:
-        found[part] = x[rng.permutation(part)]
-    return found
-
-
 def choices_of(options: BlockPilotOptions) -> dict:
     """Return the options that are fields of `BlockPilotConfig`."""
     return {"scale": options.scale, "reduction": options.reduction, "top": options.rank}

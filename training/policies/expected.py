@@ -80,21 +80,6 @@ def make_regression_examples(record: Record, steps: int) -> tuple[np.ndarray, np
     return np.asarray(x), record.committed[:, steps].astype(np.float32)
 
 
-def choose_expected_sizes(
-    record: Record, layers: list[Layer], seconds: np.ndarray, steps: int
-) -> np.ndarray:
-    """Choose rows at every position as the regression's policy would: index of the size, int [N].
-
-    Args:
-      record: recorded rounds.
-      layers: of the regression.
-      seconds: [N, S, V], see `RoundCosts.seconds`.
-      steps: draft steps of the rounds.
-    """
-    x, _ = make_regression_examples(record, steps)
-    return np.asarray(predict_committed(layers, x) / seconds[:, steps]).argmax(-1)
-
-
 def fit_ridge(x: np.ndarray, y: np.ndarray, ridge: float) -> list[Layer]:
     """Fit one layer by ridge regression on centred features, with penalty `ridge`."""
     x, y = x.astype(np.float64), y.astype(np.float64)

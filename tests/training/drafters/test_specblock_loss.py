@@ -20,7 +20,6 @@ from training.drafters.specblock.forward import block_outputs, draw_cuts
 from training.drafters.specblock.loss import (
     BlockOptions,
     block_losses,
-    heads_only,
     late_batches,
     make_specblock_loss,
 )
@@ -255,16 +254,6 @@ def test_valid_prefixes_can_be_ablated():
             losses
         )
         np.testing.assert_allclose(draft, expected)
-
-
-def test_the_heads_among_the_weights(recorded):
-    heads = heads_only(recorded.params)["params"]
-    assert {name for name, flag in heads.items() if jax.tree.all(flag)} == {
-        "lm_head",
-        "rank_inner",
-        "rank_outer",
-    }
-    assert sum(jax.tree.leaves(heads)) == 3
 
 
 @pytest.mark.slow

@@ -13,6 +13,15 @@ from golden_data import SHIPPED
 
 import jaxspec
 from benchmarks.training import blockpilot_study
+from benchmarks.training.blockpilot_report import (
+    CONSTANT,
+    FIXED,
+    TOLD,
+    BlockChoice,
+    difference,
+    lines_of,
+    report,
+)
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.io.text.prompt_files import LabelledPrompt
 from jaxspec.policies.store import load_policy
@@ -33,17 +42,8 @@ from training.policies.blockpilot_data import (
     neighbourhood,
     split_prompts,
 )
-from training.policies.blockpilot_fit import fit_predictor, loss_of, predicted, shuffled, targets
+from training.policies.blockpilot_fit import fit_predictor, loss_of, predicted, targets
 from training.policies.blockpilot_problem import BlockPilotOptions, BlockPilotProblem
-from training.policies.blockpilot_report import (
-    CONSTANT,
-    FIXED,
-    TOLD,
-    BlockChoice,
-    difference,
-    lines_of,
-    report,
-)
 
 GOLDEN = SHIPPED
 RECORDED = np.load(GOLDEN / "blockpilot" / "blockpilot.npz")
@@ -116,7 +116,7 @@ def test_what_stands_beside_a_prediction():
     problem = BlockPilotProblem(
         None, "dflash", 2, answers, (np.arange(3), np.array([3]), np.array([3, 4])), TIMES
     )
-    found = blockpilot.constants(problem, "acceptance")
+    found = blockpilot_study.constants(problem, "acceptance")
     # Mean tokens a round of the training prompts: 5/3 with the small block, 7/3 with the large one,
     # commonest by 2 : 1.
     assert [found[name].classes[0, 0] for name in (FIXED, "trained size", "commonest label")] == [
@@ -125,6 +125,15 @@ def test_what_stands_beside_a_prediction():
         1,
     ]
     assert found["oracle"].classes.tolist() == [[0, 1]]
+    scored = blockpilot.score_choices(problem, "acceptance", np.array([1, 1]))
+    assert {name: row["block"] for name, row in scored.items()} == {
+        "best fixed size": 3,
+        "BlockPilot": 3,
+        "trained size": 2,
+        "oracle": 2.5,
+    }
+    assert scored["oracle"]["score"] == answers.length[3:].max(1).mean()
+    assert scored["BlockPilot"]["score"] == answers.length[3:, 1].mean()
     choices = found | {"mine": BlockChoice(np.array([[0, 1], [1, 1]]), "all")}
     test = answers.take(problem.parts[2])
     rows = report(test, choices, best_of(test.length), TIMES)
@@ -180,7 +189,7 @@ def test_times_are_kept(tmp_path):
 
 def test_features_are_shuffled_within_their_part():
     x, parts = np.arange(10.0)[:, None], (np.arange(6), np.arange(6, 8), np.arange(8, 10))
-    found = shuffled(x, parts, 0)
+    found = blockpilot_study.shuffled(x, parts, 0)
     assert not np.array_equal(found, x)
     for part in parts:
         assert sorted(found[part, 0]) == list(part)
@@ -327,7 +336,12 @@ def test_the_commands_end_to_end(tmp_path):
     policy, found = blockpilot.train_blockpilot(
         BlockPilotOptions(out=tmp_path / "out", **files, **given)
     )
-    assert found["prompts"] == [8, 2, 4] and found["test"]["BlockPilot"]["deployed"]["ratio"] > 0
+    assert found["prompts"] == [8, 2, 4] and set(found["test"]) == {
+        "best fixed size",
+        "BlockPilot",
+        "oracle",
+        "trained size",
+    }
     assert load_policy(
         tmp_path / "out" / "policy"
     ).config == policy.config and policy.config.widths == (2, 3)

@@ -190,21 +190,6 @@ def late_batches(batches: Callable, block: BlockOptions) -> Callable:
     return with_late
 
 
-def heads_only(params):
-    """Mark the leaves that light adaptation trains: the output projection and the rank head.
-
-    Returns:
-      A pytree of bools.
-    """
-
-    def is_head(path, _):
-        return any(
-            getattr(key, "key", None) in ("lm_head", "rank_inner", "rank_outer") for key in path
-        )
-
-    return jax.tree_util.tree_map_with_path(is_head, params)
-
-
 def _check(config: SpecBlockConfig, options: LossOptions, block: BlockOptions) -> None:
     if options.kind != "fkl" or options.gamma is not None:
         raise ValueError(

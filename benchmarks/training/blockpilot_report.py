@@ -10,9 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxspec.core.bootstrap import bound_ratio, resample_prompts
-
-from .block_costs import BlockCosts
-from .blockpilot_data import Answers
+from training.policies.block_costs import BlockCosts
+from training.policies.blockpilot_data import Answers
 
 FIXED = "best fixed size"
 # What a choice reads if it predicts nothing: a constant, and the oracle, which knows the answer.
