@@ -10,7 +10,7 @@ from jaxspec.core.runtime.near_miss import choose_one
 from jaxspec.drafters.base import Drafter
 from jaxspec.drafters.dflash import DFLASH
 from jaxspec.drafters.dflash2 import DFLASH2
-from jaxspec.drafters.draft_model import SMALL_MODEL
+from jaxspec.drafters.draft_model import DRAFT_MODEL
 from jaxspec.drafters.dspark import DSPARK
 from jaxspec.drafters.eagle3 import EAGLE3
 from jaxspec.drafters.falcon import FALCON
@@ -93,7 +93,7 @@ def make_drafter(config: Any) -> Drafter:
 for _record in (
     JETSPEC,
     DFLASH,
-    SMALL_MODEL,
+    DRAFT_MODEL,
     FALCON,
     PARALLELSPEC,
     MEDUSA,

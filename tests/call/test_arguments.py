@@ -166,11 +166,11 @@ BAD = [
     ({"block_size": 999}, r"block_size is 999: give 2 to 128, anchor included \(8 trained\)"),
     ({"block_size": 2.5}, "block_size is 2.5"),
     ({"block_size": 1}, "block_size is 1: give an integer at least 2"),
-    ({"method": "small", "depth": 1000}, "depth is 1000: give 1 to 128"),
+    ({"method": "draft_model", "depth": 1000}, "depth is 1000: give 1 to 128"),
     ({"method": "medusa", "depth": 1000}, "depth is 1000: give 1 to 5 "),
     ({"method": "parallelspec", "depth": 129}, "depth is 129: give 1 to 7 "),
     ({"method": "prompt_lookup", "depth": 200}, "depth is 200: give 1 to 8 "),
-    ({"method": "small", "depth": "8"}, "depth is '8': give an integer"),
+    ({"method": "draft_model", "depth": "8"}, "depth is '8': give an integer"),
     ({"temperature": "hot"}, "temperature must be a number"),
     ({"temperature": "0.5"}, "temperature must be a number, got '0.5'"),
     ({"temperature": True}, "temperature must be a number"),
@@ -194,7 +194,7 @@ BAD = [
 
 @pytest.fixture(scope="module")
 def mini():
-    names = ("dflash", "small", "medusa", "parallelspec")
+    names = ("dflash", "draft_model", "medusa", "parallelspec")
     return jaxspec.load("mini", drafter={name: name for name in names})
 
 

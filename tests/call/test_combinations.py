@@ -40,7 +40,7 @@ OPTIONS = ModelOptions(
     lstm_size=6,
 )
 KINDS = {one.name: dataclasses.replace(OPTIONS, kind=one.name) for one in trained_records()}
-KINDS["small"] = dataclasses.replace(KINDS["small"], feature_layers=None)
+KINDS["draft_model"] = dataclasses.replace(KINDS["draft_model"], feature_layers=None)
 CONFIGS = {kind: named(kind).config(options, TARGET, None) for kind, options in KINDS.items()}
 # DSpark's heads and layouts of blocks.
 _DSPARK = published_config(TARGET, (-1, 1), num_layers=1, block_size=4, markov_rank=6)
@@ -192,7 +192,7 @@ def test_penalties_count_the_tokens_of_each_path(
 @pytest.mark.slow
 @pytest.mark.parametrize("acceptance", ["sequential", "rejection"])
 @pytest.mark.parametrize(
-    ("method", "builder"), [("small", "chain"), ("eagle3", "static"), ("dspark_rnn", "chain")]
+    ("method", "builder"), [("draft_model", "chain"), ("eagle3", "static"), ("dspark_rnn", "chain")]
 )
 def test_other_rules_see_penalties_too(params, penalised, method, builder, acceptance):
     """Where filters leave one token, it is the same by all rules."""
@@ -251,7 +251,7 @@ def test_other_builders_are_refused_by_name():
         ),
         ("falcon", dict(builder="static/paths=[[0],[1,0]]"), r"path \[1, 0\] has no parent"),
         (
-            "small",
+            "draft_model",
             dict(builder="oak"),
             "unknown builder 'oak': choose one of chain, best_first, expand",
         ),
@@ -270,7 +270,7 @@ def test_mistakes(method, options, message):
         ("parallelspec", "dynamic", None, 1),
         ("eagle3", "dynamic", None, 5),
         ("eagle3", "chain", 3, 3),
-        ("small", "chain", None, 5),
+        ("draft_model", "chain", None, 5),
         ("dspark_rnn", "chain", None, 1),
         ("dspark_causal", "dynamic", 2, 1),
         ("specblock", "rank_guided", None, 2),

@@ -22,7 +22,7 @@ METHODS = [
     dict(method="medusa", builder="best_first", budget=12),
     dict(method="parallelspec", builder="best_first", budget=12),
     dict(method="falcon", builder="chain", budget=7),
-    dict(method="small", builder="dynamic/w4", budget=12),
+    dict(method="draft_model", builder="dynamic/w4", budget=12),
     dict(method="prompt_lookup", builder="chain", budget=8),
 ]
 SAMPLING = [{}, *(dict(temperature=t, top_p=p) for t in (0.7, 1.0) for p in (None, 0.9))]

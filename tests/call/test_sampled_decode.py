@@ -13,7 +13,7 @@ import jaxspec
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params, Spec
 from jaxspec.costs.round_costs import make_costs
-from jaxspec.drafters.draft_model.config import SmallModelConfig
+from jaxspec.drafters.draft_model.config import DraftModelConfig
 from jaxspec.drafters.dspark.config import DSparkConfig
 from jaxspec.drafters.dspark.shapes import init_variables
 from jaxspec.policies.bastion.controller import make_bastion
@@ -76,9 +76,11 @@ def test_rejection_sampling_of_a_small_model_draws_from_the_target(builder):
     distribution from the target's.
     """
     target, small = model(0), model(1)
-    params = Params(target, {"small": small}, Spec(TARGET, (("small", SmallModelConfig(TARGET)),)))
+    params = Params(
+        target, {"draft_model": small}, Spec(TARGET, (("draft_model", DraftModelConfig(TARGET)),))
+    )
     options = {
-        "method": "small",
+        "method": "draft_model",
         "builder": builder,
         "budget": 4,
         "acceptance": "rejection",
@@ -104,9 +106,13 @@ def test_rejection_sampling_of_a_small_model_draws_from_the_target(builder):
 def test_penalised_samples_are_those_of_plain_decoding(acceptance):
     """A chi-square test as above, for each rule; the target without penalties must fail it."""
     target, small = model(0), model(1)
-    params = Params(target, {"small": small}, Spec(TARGET, (("small", SmallModelConfig(TARGET)),)))
+    params = Params(
+        target, {"draft_model": small}, Spec(TARGET, (("draft_model", DraftModelConfig(TARGET)),))
+    )
     penalties = dict(presence_penalty=0.8, frequency_penalty=0.6, repetition_penalty=1.4)
-    options = dict(method="small", builder=STATIC, budget=6, acceptance=acceptance, temperature=1.0)
+    options = dict(
+        method="draft_model", builder=STATIC, budget=6, acceptance=acceptance, temperature=1.0
+    )
 
     def penalise(logits, before):
         logits = logits.copy()
@@ -187,9 +193,11 @@ def test_a_controlled_decode_draws_from_the_target(acceptance):
     distribution from the target's.
     """
     target, small = model(0), model(1)
-    params = Params(target, {"small": small}, Spec(TARGET, (("small", SmallModelConfig(TARGET)),)))
+    params = Params(
+        target, {"draft_model": small}, Spec(TARGET, (("draft_model", DraftModelConfig(TARGET)),))
+    )
     options = {
-        "method": "small",
+        "method": "draft_model",
         "builder": "dynamic/w3",
         "depth": 3,
         "budget": 8,

@@ -23,7 +23,7 @@ from jaxspec.targets.sharding.shares import (
 )
 
 DRAFTERS = ("dflash", "jetspec", "dspark", "eagle3", "specblock", "medusa", "parallelspec")
-METHODS = ("ar", "prompt_lookup", *DRAFTERS, "falcon", "small")
+METHODS = ("ar", "prompt_lookup", *DRAFTERS, "falcon", "draft_model")
 QWEN3 = TARGETS["qwen3"]
 COUNTS, BATCHES = (2, 4, 8), (1, 4)
 

@@ -157,13 +157,13 @@ def padded(request, tmp_path_factory):
 
 def test_tokens_without_a_row_are_never_proposed(padded):
     params, common = padded
-    config, rows = params.spec.drafter("small"), params.spec.target.vocab_size
+    config, rows = params.spec.drafter("draft_model"), params.spec.target.vocab_size
     drafter, none = make_drafter(config), TargetHead(None, None)
     state = drafter.init(1, 8, jnp.float32)
     beyond = jnp.full((1, 2), rows - 1)  # a token that the draft model may not have
     new = Committed(beyond, beyond, None, jnp.array([0]), jnp.array([2]))
-    state = drafter.absorb(params.drafters["small"], state, none, new)
-    proposal, _ = drafter.start(params.drafters["small"], state, none, beyond[:, 0], 4)
+    state = drafter.absorb(params.drafters["draft_model"], state, none, new)
+    proposal, _ = drafter.start(params.drafters["draft_model"], state, none, beyond[:, 0], 4)
     logits = np.asarray(proposal.logits)[0, 0, 0]
     assert logits.shape == (rows,) and np.isfinite(logits[:common]).all()
     assert np.isneginf(logits[common:]).all()
@@ -172,11 +172,11 @@ def test_tokens_without_a_row_are_never_proposed(padded):
 def test_a_draft_model_of_another_padding_drafts(padded):
     """A copy of the target is always right, unless the target takes a row that the copy lacks."""
     params, common = padded
-    config = params.spec.drafter("small")
+    config = params.spec.drafter("draft_model")
     assert config.vocab_size == params.spec.target.vocab_size
     assert (config.draft_vocab_size or config.vocab_size) == common
     plain = jaxspec.decode(params, PROMPTS, method="ar", max_new_tokens=16)
-    options = {"method": "small", "builder": "dynamic/w3", "budget": 6, "max_new_tokens": 16}
+    options = {"method": "draft_model", "builder": "dynamic/w3", "budget": 6, "max_new_tokens": 16}
     outs = jaxspec.decode(params, PROMPTS, **options)
     assert [out.tokens for out in outs] == [out.tokens for out in plain]
     assert sum(out.stats.emitted for out in outs) > 2 * sum(out.stats.rounds for out in outs)
@@ -189,7 +189,7 @@ def test_sampling_keeps_the_targets_distribution(padded, acceptance):
     options = {"temperature": 1.0, "max_new_tokens": 8}
     plain = jaxspec.decode(params, [[1, 2, 3]] * 96, method="ar", **options)
     options |= {"builder": "chain", "budget": 4, "acceptance": acceptance}
-    outs = jaxspec.decode(params, [[1, 2, 3]] * 96, method="small", **options)
+    outs = jaxspec.decode(params, [[1, 2, 3]] * 96, method="draft_model", **options)
     first, second = (np.concatenate([out.tokens for out in found]) for found in (plain, outs))
     if acceptance == "match":
         np.testing.assert_array_equal(first, second)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.draft_model.config import SmallModelConfig
+from jaxspec.drafters.draft_model.config import DraftModelConfig
 from jaxspec.targets.transformer import Transformer
 
 from ..loss.objective import LossOptions, get_target_states
@@ -20,9 +20,9 @@ from .presets import make_mini_head_preset
 from .record import TrainingRecord
 
 
-def make_small_model_config(
+def make_draft_model_config(
     options: ModelOptions, target: TargetConfig, tokenizer: str | None = None
-) -> SmallModelConfig:
+) -> DraftModelConfig:
     """Make the config of a language model of the target's family, half as wide by default.
 
     Raises:
@@ -41,13 +41,13 @@ def make_small_model_config(
         num_layers=options.num_layers,
         **{name: value for name, value in sizes.items() if value is not None},
     )
-    return SmallModelConfig(
-        model, options.depth or SmallModelConfig.depth, options.score_temperature
+    return DraftModelConfig(
+        model, options.depth or DraftModelConfig.depth, options.score_temperature
     )
 
 
-def make_small_model_loss(
-    config: SmallModelConfig, target_config: TargetConfig, options: LossOptions
+def make_draft_model_loss(
+    config: DraftModelConfig, target_config: TargetConfig, options: LossOptions
 ) -> Callable:
     """Make `loss(params, target, batch) -> {name: (numerator, denominator)}`.
 
@@ -81,21 +81,21 @@ def make_small_model_loss(
     return loss
 
 
-def init_small_model(config: SmallModelConfig, seed: int):
+def init_draft_model(config: DraftModelConfig, seed: int):
     """Initialise random float32 variables of the model."""
     token = jnp.zeros((1, 2), jnp.int32)
     return jax.jit(Transformer(config.model).init)(jax.random.key(seed), token, token)
 
 
-SMALL_MODEL = TrainingRecord(
-    name="small",
+DRAFT_MODEL = TrainingRecord(
+    name="draft_model",
     what="A small language model that drafts by itself",
-    config=make_small_model_config,
-    init=lambda config, seed, head: init_small_model(config, seed),
-    loss=lambda config, target, loss, own: make_small_model_loss(config, target, loss),
+    config=make_draft_model_config,
+    init=lambda config, seed, head: init_draft_model(config, seed),
+    loss=lambda config, target, loss, own: make_draft_model_loss(config, target, loss),
     presets={
-        "small": make_mini_head_preset(
-            "small",
+        "draft_model": make_mini_head_preset(
+            "draft_model",
             dict(
                 num_layers=4,
                 hidden_size=160,

@@ -37,8 +37,8 @@ class ModelOptions:
         schema, and cannot read such a `jetspec` head.
       slots: tokens per forward (`specblock` 4, `parallelspec` 4, `falcon` 2), heads (`medusa` 4).
       blocks: number of consecutive blocks in decoding (`specblock` 2, `falcon` 3).
-      depth: longest drafted path of `eagle3` and `small`, 8.
-      hidden_size: width of a `small` model, half the target's.
+      depth: longest drafted path of `eagle3` and `draft_model`, 8.
+      hidden_size: width of a `draft_model` model, half the target's.
       lstm_size: width of `falcon`'s LSTM.
       own_projection: `medusa` heads have output projections of their own.
       prefix_broadcast: ablation of `specblock`.

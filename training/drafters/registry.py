@@ -7,7 +7,7 @@ from typing import Any
 from jaxspec.core.runtime.near_miss import choose_one
 
 from .dflash import DFLASH
-from .draft_model import SMALL_MODEL
+from .draft_model import DRAFT_MODEL
 from .dspark import DSPARK
 from .eagle3 import EAGLE3
 from .falcon import FALCON
@@ -81,6 +81,6 @@ for _record in (
     MEDUSA,
     PARALLELSPEC,
     FALCON,
-    SMALL_MODEL,
+    DRAFT_MODEL,
 ):
     register(_record)

@@ -1,14 +1,14 @@
 """A smaller language model of the target's family."""
 
-from jaxspec.drafters.draft_model.config import SmallModelConfig
-from jaxspec.drafters.draft_model.drafter import make_small_model_drafter
+from jaxspec.drafters.draft_model.config import DraftModelConfig
+from jaxspec.drafters.draft_model.drafter import make_draft_model_drafter
 from jaxspec.drafters.draft_model.files import FORMAT
 from jaxspec.drafters.record import DrafterRecord
 
-SMALL_MODEL = DrafterRecord(
-    name="small",
-    config=SmallModelConfig,
-    make=make_small_model_drafter,
+DRAFT_MODEL = DrafterRecord(
+    name="draft_model",
+    config=DraftModelConfig,
+    make=make_draft_model_drafter,
     compared=("chain", "dynamic"),
     further=("static", "lattice"),
     default_builder="dynamic",

@@ -8,7 +8,7 @@ from jaxspec.core.config import TargetConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class SmallModelConfig:
+class DraftModelConfig:
     """A smaller model of the target's family as drafter (Leviathan et al. 2023; Chen et al. 2023),
     with its own cache.
 

@@ -14,12 +14,12 @@ from jaxspec.core.cache import allocate, append
 from jaxspec.core.state import KVCache
 from jaxspec.drafters import scratch
 from jaxspec.drafters.base import Committed, Drafter, Nodes, Proposal, TargetHead
-from jaxspec.drafters.draft_model.config import SmallModelConfig
+from jaxspec.drafters.draft_model.config import DraftModelConfig
 from jaxspec.drafters.scratch import Scratch
 from jaxspec.targets.transformer import Transformer
 
 
-class SmallModelState(flax.struct.PyTreeNode):
+class DraftModelState(flax.struct.PyTreeNode):
     """The model's cache of all tokens so far, the root included, and its hidden state [B, E] after
     the root.
     """
@@ -28,7 +28,7 @@ class SmallModelState(flax.struct.PyTreeNode):
     hidden: jax.Array
 
 
-def make_small_model_drafter(config: SmallModelConfig) -> Drafter:
+def make_draft_model_drafter(config: DraftModelConfig) -> Drafter:
     """Make the drafter. It runs one forward of the small model per level, except for the first
     level, which `absorb` has computed.
     """
@@ -46,13 +46,13 @@ def make_small_model_drafter(config: SmallModelConfig) -> Drafter:
         more = [(0, 0)] * (logits.ndim - 1) + [(0, config.vocab_size - logits.shape[-1])]
         return jnp.pad(logits, more, constant_values=-jnp.inf)
 
-    def init(batch: int, capacity: int, dtype: Any) -> SmallModelState:
+    def init(batch: int, capacity: int, dtype: Any) -> DraftModelState:
         cache = allocate(config.model, batch, capacity + 1, dtype)
-        return SmallModelState(cache, jnp.zeros((batch, config.model.hidden_size), dtype))
+        return DraftModelState(cache, jnp.zeros((batch, config.model.hidden_size), dtype))
 
     def absorb(
-        params: Any, state: SmallModelState, target: TargetHead, new: Committed
-    ) -> SmallModelState:
+        params: Any, state: DraftModelState, target: TargetHead, new: Committed
+    ) -> DraftModelState:
         # Read from the first token on. Rows that the cache already holds are written again, with
         # the same values.
         tokens = known(jnp.concatenate([new.token[:, :1], new.following], axis=1))
@@ -63,12 +63,12 @@ def make_small_model_drafter(config: SmallModelConfig) -> Drafter:
         cache = append(before, out.k, out.v, jnp.where(some, new.count + 1, 0))
         last = jnp.take_along_axis(out.hidden, new.count[:, None, None], axis=1)[:, 0]
         length = jnp.where(some, cache.length, state.cache.length)
-        return SmallModelState(
+        return DraftModelState(
             cache.replace(length=length), jnp.where(some[:, None], last, state.hidden)
         )
 
     def start(
-        params: Any, state: SmallModelState, target: TargetHead, root: jax.Array, rows: int
+        params: Any, state: DraftModelState, target: TargetHead, root: jax.Array, rows: int
     ) -> tuple[Proposal, Scratch]:
         logits = project(params, state.hidden[:, None])
         c, hidden = config.model, state.hidden
@@ -85,7 +85,7 @@ def make_small_model_drafter(config: SmallModelConfig) -> Drafter:
 
     def expand(
         params: Any,
-        state: SmallModelState,
+        state: DraftModelState,
         room: Scratch,
         target: TargetHead,
         nodes: Nodes,

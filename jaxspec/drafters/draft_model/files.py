@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.draft_model.config import SmallModelConfig
+from jaxspec.drafters.draft_model.config import DraftModelConfig
 from jaxspec.drafters.format import About, Format, json_writer
 from jaxspec.drafters.hf_fields import own_fields, score_temperature
 from jaxspec.io.files.torch_files import open_weights
@@ -26,21 +26,21 @@ def matches(hf: Mapping[str, Any]) -> bool:
     return (hf.get("architectures") or [None])[0] in {family.architecture for family in families()}
 
 
-def config_from_hf(hf: dict[str, Any]) -> SmallModelConfig:
+def config_from_hf(hf: dict[str, Any]) -> DraftModelConfig:
     """Read the model's config as a drafter's; raise a ValueError if it cannot be read."""
     own = hf.get("jaxspec") or {}
-    return SmallModelConfig(
-        target_config(hf), integer(own, "depth", SmallModelConfig.depth), score_temperature(hf)
+    return DraftModelConfig(
+        target_config(hf), integer(own, "depth", DraftModelConfig.depth), score_temperature(hf)
     )
 
 
-def config_to_hf(config: SmallModelConfig, about: About, dtype: str) -> dict[str, Any]:
+def config_to_hf(config: DraftModelConfig, about: About, dtype: str) -> dict[str, Any]:
     """Make the model's config.json, which transformers reads."""
     own = own_fields(config, about.num_layers, about.provenance) | {"depth": config.depth}
     return target_config_to_hf(config.model, dtype) | {"jaxspec": own}
 
 
-def for_target(config: SmallModelConfig, target: TargetConfig) -> SmallModelConfig:
+def for_target(config: DraftModelConfig, target: TargetConfig) -> DraftModelConfig:
     """Return `config`; raise a ValueError if its model has another vocabulary than the target."""
     if config.vocab_size != target.vocab_size:
         raise ValueError(
@@ -51,22 +51,22 @@ def for_target(config: SmallModelConfig, target: TargetConfig) -> SmallModelConf
     return config
 
 
-def pad(config: SmallModelConfig, rows: int) -> SmallModelConfig:
+def pad(config: DraftModelConfig, rows: int) -> DraftModelConfig:
     """Return `config` for a target with `rows` embedding rows, see `Format.pad`."""
     return dataclasses.replace(config, target_vocab_size=rows)
 
 
-def read(directory: str | os.PathLike, config: SmallModelConfig, dtype: str) -> dict[str, Any]:
+def read(directory: str | os.PathLike, config: DraftModelConfig, dtype: str) -> dict[str, Any]:
     """Read the model's variables; errors are those of `target_weights.from_hf`."""
     return target_weights.from_hf(open_weights(directory), config.model, dtype)
 
 
-def tensors(variables: Mapping[str, Any], config: SmallModelConfig) -> dict[str, np.ndarray]:
+def tensors(variables: Mapping[str, Any], config: DraftModelConfig) -> dict[str, np.ndarray]:
     """Return the model's tensors by Hugging Face name."""
     return target_weights.to_hf(variables, config.model)
 
 
-def check(directory: str | os.PathLike, config: SmallModelConfig) -> None:
+def check(directory: str | os.PathLike, config: DraftModelConfig) -> None:
     """Raise WeightMismatch unless names, shapes and dtypes fit; weights are not read."""
     check_fit(
         target_weights.target_leaves(config.model),

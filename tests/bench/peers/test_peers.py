@@ -26,7 +26,7 @@ from jaxspec.zoo.places import resolve_model
 
 @pytest.fixture(scope="module")
 def mini():
-    return jaxspec.load("mini", drafter="small", dtype="float32")
+    return jaxspec.load("mini", drafter="draft_model", dtype="float32")
 
 
 def decodes(*runs):
@@ -88,7 +88,7 @@ def test_peers_take_turns(mini):
 
 
 def test_default_methods_are_of_what_is_loaded(mini):
-    assert default_methods(mini.spec) == "small-chain@6,prompt_lookup-chain@8"
+    assert default_methods(mini.spec) == "draft_model-chain@6,prompt_lookup-chain@8"
     parse_methods(default_methods(mini.spec), budget=8, spec=mini.spec)
 
 
@@ -106,13 +106,15 @@ def test_overhead_is_over_the_forwards_of_the_same_round():
 
 @pytest.mark.slow
 def test_pieces_of_a_round_are_timed(mini):
-    methods = parse_methods("small-chain@3", budget=3, spec=mini.spec)
+    methods = parse_methods("draft_model-chain@3", budget=3, spec=mini.spec)
     found = measure_overhead(
         mini, [LabelledPrompt("a", [3, 4, 5])], methods, options={"max_new_tokens": 8}, rounds=2
     )
-    assert set(found) == {"ar", "small-chain@3"}
+    assert set(found) == {"ar", "draft_model-chain@3"}
     assert found["ar"]["draft_forward"] == found["ar"]["absorb"] == 0
-    assert found["small-chain@3"]["draft_forward"] == found["small-chain@3"]["draft"] > 0
+    assert (
+        found["draft_model-chain@3"]["draft_forward"] == found["draft_model-chain@3"]["draft"] > 0
+    )
     assert all(
         one["round"] > 0 and one["target_forward"] > 0 and one["overhead"] > -1
         for one in found.values()
@@ -178,9 +180,11 @@ def test_llama_cpp_says_nearly_the_same():
 @pytest.mark.torch
 def test_transformers_generates_the_same_tokens(mini):
     prompts = read_prompts(DEMO_PROMPTS, load_tokenizer(mini.spec.tokenizer))[:1]
-    assistants = peers.find_assistants(mini.spec, drafter_directories("mini", drafter="small"))
-    assert list(assistants) == ["small"]
-    methods = parse_methods("small-chain@4", budget=4, spec=mini.spec)
+    assistants = peers.find_assistants(
+        mini.spec, drafter_directories("mini", drafter="draft_model")
+    )
+    assert list(assistants) == ["draft_model"]
+    methods = parse_methods("draft_model-chain@4", budget=4, spec=mini.spec)
     model = resolve_model("mini")
     report = peers.compare_peers(
         mini, prompts, methods, model, assistants, max_new_tokens=24, repeats=1
@@ -188,7 +192,7 @@ def test_transformers_generates_the_same_tokens(mini):
     names = [one["name"] for one in report["results"]]
     assert names == [
         "ar",
-        "small-chain@4",
+        "draft_model-chain@4",
         PLAIN,
         "transformers assisted (small)",
         "transformers prompt lookup",

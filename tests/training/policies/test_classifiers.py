@@ -142,7 +142,7 @@ def test_heads_learn_and_are_saved(tmp_path, monkeypatch, rule):
     assert loaded.config == policy.config and float(loaded.controls.threshold) == pytest.approx(0.4)
     assert loaded.config.functions() is policy.config.functions()
     with pytest.warns(UserWarning, match="was trained for drafter eagle3"):
-        load_policy(tmp_path, about={"drafter": "small"})
+        load_policy(tmp_path, about={"drafter": "draft_model"})
 
 
 @pytest.mark.slow

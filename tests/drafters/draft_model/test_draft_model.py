@@ -10,7 +10,7 @@ import pytest
 import jaxspec
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params, Spec
-from jaxspec.drafters.draft_model.config import SmallModelConfig
+from jaxspec.drafters.draft_model.config import DraftModelConfig
 from jaxspec.targets.transformer import Transformer
 
 TARGET = TargetConfig(
@@ -36,7 +36,7 @@ def model(config: TargetConfig, seed: int):
 @pytest.fixture(scope="module")
 def params():
     other = dataclasses.replace(TARGET, hidden_size=16, num_layers=1, tie_embeddings=True)
-    drafters = (("self", SmallModelConfig(TARGET)), ("other", SmallModelConfig(other)))
+    drafters = (("self", DraftModelConfig(TARGET)), ("other", DraftModelConfig(other)))
     target = model(TARGET, 0)
     return Params(target, {"self": target, "other": model(other, 1)}, Spec(TARGET, drafters))
 
@@ -96,10 +96,10 @@ def test_a_models_own_folder_is_a_drafter(params, tmp_path):
     one = Params(params.drafters["other"], {}, Spec(dict(params.spec.drafters)["other"].model))
     jaxspec.save(one, tmp_path / "other")
     loaded = jaxspec.load(tmp_path / "target", drafter=tmp_path / "other", dtype="float32")
-    assert dict(loaded.spec.drafters)["small"] == SmallModelConfig(one.spec.target)
+    assert dict(loaded.spec.drafters)["draft_model"] == DraftModelConfig(one.spec.target)
     jax.tree.map(
         lambda a, b: (a == b).all() or pytest.fail("changed"),
-        loaded.drafters["small"],
+        loaded.drafters["draft_model"],
         params.drafters["other"],
     )
     config = json.loads((tmp_path / "other" / "config.json").read_text())
