@@ -96,6 +96,10 @@ STUDIES = {
     "scores": Study(
         "benchmarks.confidence.scores_command", "find the best score temperature of a method"
     ),
+    "serve-decode": Study(
+        "benchmarks.serving.serve_decode_command",
+        "compare the serving engine with `decode` for one client, and with plain rounds for more",
+    ),
     "shorten": Study("benchmarks.shorten", "shorten a result to the figures that tables quote"),
     "shrink": Study(
         "benchmarks.serving.shrink_command",

@@ -135,9 +135,8 @@ def _run_costs(arguments: argparse.Namespace) -> tuple[Any, str]:
         decode=_collect_options(arguments),
         progress=values.show_progress,
     )
-    return report | {"file": arguments.prompts.name}, render_evidence(
-        report
-    ) if evidence else render_updates(report)
+    text = render_evidence(report) if evidence else render_updates(report)
+    return report | {"file": arguments.prompts.name}, text
 
 
 def _run_null(arguments: argparse.Namespace) -> tuple[Any, str]:

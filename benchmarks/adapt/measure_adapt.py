@@ -17,6 +17,7 @@ from jaxspec.adapt.deciders import DECIDERS, Decision
 from jaxspec.adapt.prices import Prices
 from jaxspec.adapt.publish import identify_weights
 from jaxspec.bench.report.summary import describe_environment
+from jaxspec.call.arguments import check_count
 from jaxspec.call.session import prepare
 from jaxspec.core.params import Params
 from jaxspec.io.text.prompt_files import LabelledPrompt
@@ -63,8 +64,7 @@ def measure_adapt(
         runs of another measurement.
     """
     for name, value in (("queries", queries), ("seeds", seeds), ("probes", probes)):
-        if value < 1:
-            raise ValueError(f"{name} is {value}: give at least 1")
+        check_count(name, value)
     deciders = [make_decider(arm) for arm in arms]
     options, given = options or AdaptOptions(), {"policy": None, "budget": 16} | (decode or {})
     # Before anything compiles, since they may be refused.
@@ -84,17 +84,17 @@ def measure_adapt(
         sizes = one_of_each_size(params, contents, method, given)
         for anchored in sorted({decider.anchored for decider in deciders}):
             _warm_up(params, sizes, anchored, method, options, given)
+
+    def start(arm: str, seed: int) -> AdaptiveSession:
+        kwargs = {"method": method, "options": options, "seed": seed, "prices": prices}
+        return AdaptiveSession(params, arm, **kwargs)
+
     runs = []
     for seed, items in enumerate(streams):
         missing = [arm for arm in arms if kept.find(arm, seed) is None]
         # A clock hears what else the machine does, so its arms take turns, query by query.
         for group in [missing] if prices is None else [[arm] for arm in missing]:
-            sessions = {
-                arm: AdaptiveSession(
-                    params, arm, method=method, options=options, seed=seed, prices=prices
-                )
-                for arm in group
-            }
+            sessions = {arm: start(arm, seed) for arm in group}
             for arm, run in _serve(sessions, items, probes, given, seed, progress).items():
                 kept.add({"arm": arm, "seed": seed} | run)
         runs += [kept.find(arm, seed) for arm in arms]

@@ -8,7 +8,6 @@ from short_models import load_short
 
 from jaxspec.bench.endpoint.load import Load
 from jaxspec.bench.endpoint.summary import summarise
-from jaxspec.bench.serve.compare_decode import compare_decode, render_decode
 from jaxspec.bench.serve.compare_rules import compare_repeats, compare_rules, render_rules
 from jaxspec.bench.serve.drive import drive
 from jaxspec.cli import options
@@ -96,8 +95,8 @@ def test_lengths_of_texts_are_drawn(engine, least, lengths):
     given = ["bench", "serve", "--max-new-tokens", "8"]
     given += [] if least is None else ["--min-new-tokens", str(least)]
     arguments = make_parser().parse_args(given)
-    found = bench_serve._make_requests(arguments, engine._device.params)
-    assert bench_serve._make_requests(arguments, engine._device.params) == found
+    found = bench_serve.make_requests(arguments, engine._device.params)
+    assert bench_serve.make_requests(arguments, engine._device.params) == found
     assert len(found) == 40 and len({request.tokens for request in found}) == 3
     drawn = {request.max_new_tokens for request in found}
     assert drawn <= set(range(lengths[0], lengths[1] + 1))
@@ -107,7 +106,7 @@ def test_lengths_of_texts_are_drawn(engine, least, lengths):
 def test_the_shortest_text_is_not_longer_than_the_longest(engine):
     arguments = make_parser().parse_args(["bench", "serve", "--min-new-tokens", "65"])
     with pytest.raises(ValueError, match="min-new-tokens is 65: give an integer from 1 to 64"):
-        bench_serve._make_requests(arguments, engine._device.params)
+        bench_serve.make_requests(arguments, engine._device.params)
 
 
 @pytest.mark.slow
@@ -118,15 +117,3 @@ def test_the_command(tmp_path):
     assert main(["bench", "serve", *few, *loads, "--json", str(file)]) == 0
     records = json.loads(file.read_text())["records"]
     assert {r["rule"] for r in records} == {"global", "ar"}
-
-
-@pytest.mark.thorough
-def test_an_engine_is_compared_with_decode_and_with_plain_rounds(engine):
-    params = load_short()
-    records = compare_decode(params, engine, REQUESTS, (1, 2), repeats=1)
-    sides = [(one["clients"], one["side"]) for one in records]
-    alone = [(1, "engine"), (1, "decode"), (1, "engine, plain")]
-    assert sides == [*alone, (2, "engine"), (2, "engine, plain")]
-    assert all(one["same"] and one["tokens_per_second"] > 0 for one in records)
-    table = render_decode(records)
-    assert table.count("yes") == 5 and "engine over it" in table

@@ -294,8 +294,8 @@ def test_kept_streams_are_not_served_again(tmp_path):
     ("given", "message"),
     [
         ({"arms": ("never", "oracle")}, "the oracle knows results beforehand"),
-        ({"queries": 0}, "queries is 0: give at least 1"),
-        ({"seeds": 0}, "seeds is 0: give at least 1"),
+        ({"queries": 0}, "queries is 0: give an integer at least 1"),
+        ({"seeds": 0}, "seeds is 0: give an integer at least 1"),
         ({"stream": "river"}, "unknown stream 'river'"),
     ],
 )

@@ -17,8 +17,8 @@ def add_loads(parser: argparse.ArgumentParser, requests: int) -> None:
     Args:
       requests: default of `--requests`.
     """
-    add, default = parser.add_argument, options.DEFAULT
-    add("--requests", type=_parse_count, default=requests, help=f"requests of each load {default}")
+    add = parser.add_argument
+    add_settings(parser, requests)
     add(
         "--rate",
         type=_parse_rates,
@@ -31,10 +31,16 @@ def add_loads(parser: argparse.ArgumentParser, requests: int) -> None:
         default=(),
         help="clients that each wait for their answer, as in 1,8: a closed loop for each",
     )
-    add("--temperature", type=float, default=0.0, help=f"0 is greedy {default}")
     for name, what in (("first", "first token"), ("token", "further tokens")):
         text = f"goodput: {what} within this time"
         add(f"--{name}-goal", type=parse.parse_time, metavar="MS", help=text)
+
+
+def add_settings(parser: argparse.ArgumentParser, requests: int) -> None:
+    """Add the number of requests, `requests` by default, and their sampling settings."""
+    add, default = parser.add_argument, options.DEFAULT
+    add("--requests", type=_parse_count, default=requests, help=f"requests of each load {default}")
+    add("--temperature", type=float, default=0.0, help=f"0 is greedy {default}")
     options.add_seed(parser)
 
 

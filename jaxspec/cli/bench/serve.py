@@ -24,7 +24,7 @@ def add_command(commands: options.Commands) -> None:
         "compare how the serving engine shares rows among requests, under loads",
         "jaxspec bench serve --drafter dflash --rate 4,8 --requests 40 --repeats 3",
     )
-    add, default = parser.add_argument, options.DEFAULT
+    add = parser.add_argument
     options.add_model(parser)
     add_engine(parser)
     add(
@@ -33,28 +33,16 @@ def add_command(commands: options.Commands) -> None:
         default=options.RULES,
         help="rules to compare (default: global,equal,fixed,ar)",
     )
-    add(
-        "--against",
-        choices=("decode",),
-        help="compare the engine at its default settings with `jaxspec.decode` for one client, and "
-        "with plain rounds for 1, 2 and 4 clients, instead of comparing rules",
-    )
-    add("--slots", type=int, default=8, help=f"requests that decode at once {default}")
+    add_lengths(parser)
     add("--budget", type=int, help="most rows of a request in a round (default: the engine's)")
     add("--rounds", type=int, help="most rounds of a visit (default: the engine's)")
-    add(
-        "--min-new-tokens",
-        type=int,
-        help="shortest text; lengths are drawn, because texts of one length end together, which "
-        "engines are spared in practice (default: half of --max-new-tokens)",
-    )
     loads.add_loads(parser, requests=40)
     options.add_repeats(parser, 3, "number of times that each load goes to each rule")
     options.add_json_file(parser)
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `bench serve`, `bench saturate` and `bench shrink` share."""
+    """Add the options that `bench serve` and studies of the engine share."""
     add, default = parser.add_argument, options.DEFAULT
     add("--capacity", type=int, default=512, help=f"rows of each slot's caches {default}")
     add("--max-new-tokens", type=int, default=64, help=f"length of each text {default}")
@@ -62,6 +50,18 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         "--prompts",
         type=parse.parse_file,
         help=f"{options.PROMPT_FILE} (default: the prompts of `jaxspec demo`)",
+    )
+
+
+def add_lengths(parser: argparse.ArgumentParser) -> None:
+    """Add the slots of an engine and the shortest text of `make_requests`."""
+    add = parser.add_argument
+    add("--slots", type=int, default=8, help=f"requests that decode at once {options.DEFAULT}")
+    add(
+        "--min-new-tokens",
+        type=int,
+        help="shortest text; lengths are drawn, because texts of one length end together, which "
+        "engines are spared in practice (default: half of --max-new-tokens)",
     )
 
 
@@ -97,9 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     values.check_folders(arguments, "json")
     check_count("repeats", arguments.repeats)
     params = values.load_params(arguments)
-    requests = _make_requests(arguments, params)
-    if arguments.against is not None:
-        return _compare_decode(arguments, params, requests)
+    requests = make_requests(arguments, params)
     sent = loads.list_loads(arguments)
     records = compare_rules(
         _make_engines(arguments, params, requests),
@@ -116,31 +114,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _compare_decode(
-    arguments: argparse.Namespace, params: Params, requests: list[ServeRequest]
-) -> int:
-    """Compare the engine with `decode` and print a table."""
-    from jaxspec.bench.serve.compare_decode import compare_decode, render_decode
-    from jaxspec.serve import make_engine
-
-    engine = make_engine(params, slots=arguments.slots, queue=len(requests))
-    values.show_progress("compiling and measuring rounds")
-    engine.warm_up()
-    records = compare_decode(
-        params,
-        engine,
-        requests,
-        (1, 2, 4),
-        repeats=arguments.repeats,
-        progress=values.show_progress,
-    )
-    settings = values.collect_settings(arguments, "json")
-    values.save_json(arguments.json, {"settings": settings, "records": records})
-    print(render_decode(records))
-    return 0
-
-
-def _make_requests(arguments: argparse.Namespace, params: Params) -> list[ServeRequest]:
+def make_requests(arguments: argparse.Namespace, params: Params) -> list[ServeRequest]:
+    """Make `--requests` requests of drawn lengths, which take turns with the prompts."""
     from jaxspec.call.arguments import check_count
     from jaxspec.serve import ServeRequest
 
