@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 
 from jaxspec import adapt, builders, policies
 from jaxspec.call.api import decode, stream
+from jaxspec.call.options import Sampling, Speculation
 from jaxspec.call.output import Output, Stats
 from jaxspec.call.warm import warmup
 from jaxspec.core.params import Params
@@ -30,6 +31,8 @@ __all__ = [
     "DecodeConfig",
     "Output",
     "Params",
+    "Sampling",
+    "Speculation",
     "Stats",
     "Tree",
     "__version__",

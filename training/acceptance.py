@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.core.params import Params
 from jaxspec.io.text.prompt_files import LabelledPrompt, read_prompts
 from jaxspec.io.text.tokenizer import load_tokenizer
@@ -56,7 +57,10 @@ def count_rounds(
     found = {}
     for domain in dict.fromkeys(prompt.domain for prompt in prompts):
         outputs = jaxspec.decode(
-            bundle, [p.content for p in prompts if p.domain == domain], method=name, **options
+            bundle,
+            [p.content for p in prompts if p.domain == domain],
+            drafter=name,
+            **group_options(**options),
         )
         found[domain] = [(out.stats.emitted - 1, out.stats.rounds) for out in outputs]
     return found

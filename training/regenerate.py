@@ -24,6 +24,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.core.params import Params
 from jaxspec.io.text.json_records import SETTINGS
 
@@ -215,13 +216,15 @@ def answer_batch(
     outputs = jaxspec.decode(
         params,
         ids,
-        method=options.method,
+        drafter=options.method,
         max_new_tokens=options.max_new_tokens,
         temperature=batch[0].temperature,
-        top_k=options.top_k,
-        top_p=options.top_p,
+        **group_options(
+            top_k=options.top_k,
+            top_p=options.top_p,
+            **{} if options.method == "ar" else {"budget": options.budget},
+        ),
         seed=options.seed,
-        **({} if options.method == "ar" else {"budget": options.budget}),
     )
     return [_record(prompt, output) for prompt, output in zip(batch, outputs, strict=False)]
 

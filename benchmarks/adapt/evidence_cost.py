@@ -11,6 +11,7 @@ from benchmarks.adapt.kept_runs import Record
 from jaxspec.adapt import AdaptiveSession, AdaptOptions
 from jaxspec.adapt.deciders.fixed import make_never
 from jaxspec.bench.report.table import Column, Table, fixed, with_interval
+from jaxspec.call.options import group_options
 from jaxspec.core.bootstrap import bound_ratio, resample_prompts
 from jaxspec.core.params import Params
 from jaxspec.io.text.prompt_files import LabelledPrompt
@@ -52,7 +53,9 @@ def measure_evidence(
         # The first time compiles, at least the first prompt's.
         for repeat in range(-1, repeats):
             for gathers in (True, False) if repeat % 2 else (False, True):
-                out = session.decode(prompt.content, domain=prompt.domain, adapt=gathers, **given)
+                out = session.decode(
+                    prompt.content, domain=prompt.domain, adapt=gathers, **group_options(**given)
+                )
                 tokens.add(tuple(out.tokens))
                 if repeat >= 0:
                     seconds = out.stats.prefill_seconds + out.stats.decode_seconds
@@ -62,7 +65,7 @@ def measure_evidence(
         medians = {name: float(np.median(seconds)) for name, seconds in times.items()}
         rows.append({"domain": prompt.domain, **medians, "equal": len(tokens) == 1})
     session.close()
-    return {"method": session.method, "repeats": repeats, "decode": given, "prompts": rows}
+    return {"method": session.drafter, "repeats": repeats, "decode": given, "prompts": rows}
 
 
 def render_evidence(report: Record) -> str:

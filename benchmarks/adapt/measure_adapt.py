@@ -18,6 +18,7 @@ from jaxspec.adapt.prices import Prices
 from jaxspec.adapt.publish import identify_weights
 from jaxspec.bench.report.summary import describe_environment
 from jaxspec.call.arguments import check_count
+from jaxspec.call.options import group_options
 from jaxspec.call.session import prepare
 from jaxspec.core.params import Params
 from jaxspec.io.text.prompt_files import LabelledPrompt
@@ -69,7 +70,7 @@ def measure_adapt(
     options, given = options or AdaptOptions(), {"policy": None, "budget": 16} | (decode or {})
     # Before anything compiles, since they may be refused.
     streams = [make_stream(stream, prompts, queries, seed) for seed in range(seeds)]
-    method = method or params.spec.default_method
+    method = method or params.spec.default_drafter
     settings = {"stream": stream, "queries": queries, "decode": given, "method": method}
     made_of = {
         "probes": probes,
@@ -115,7 +116,7 @@ def _serve(
     for number, (item, arms) in enumerate(zip(items, turns, strict=True)):
         progress(f"seed {seed}, {', '.join(sessions)}: query {number + 1} of {len(items)}")
         for arm in arms:
-            sessions[arm].decode(item.content, domain=item.domain, **given)
+            sessions[arm].decode(item.content, domain=item.domain, **group_options(**given))
     runs = {}
     for arm, session in sessions.items():
         forgetting = _probe(session, items[:probes], given)
@@ -151,7 +152,7 @@ def _describe(session: AdaptiveSession, items: Sequence[Item]) -> list[Record]:
 
 def _probe(session: AdaptiveSession, items: Sequence[Item], given: dict[str, Any]) -> float:
     """Decode prompts with the last version, without learning: tokens per round."""
-    outs = [session.decode(item.content, adapt=False, **given) for item in items]
+    outs = [session.decode(item.content, adapt=False, **group_options(**given)) for item in items]
     rounds = sum(out.stats.rounds for out in outs)
     return sum(out.stats.emitted - 1 for out in outs) / max(rounds, 1)
 
@@ -162,7 +163,9 @@ def one_of_each_size(
     """Return one prompt for each capacity of caches that the prompts need."""
     found: dict[int, Any] = {}
     for content in contents:
-        found.setdefault(prepare(params, content, method=method, **given).capacity, content)
+        found.setdefault(
+            prepare(params, content, drafter=method, **group_options(**given)).capacity, content
+        )
     return list(found.values())
 
 
@@ -191,8 +194,8 @@ def _warm_up(
     )
     session = AdaptiveSession(params, decider, method=method, options=options)
     for _ in ACTIONS:
-        session.decode(prompts[0], **given)
+        session.decode(prompts[0], **group_options(**given))
     for prompt in prompts:
-        session.decode(prompt, **given)
-        session.decode(prompt, adapt=False, **given)
+        session.decode(prompt, **group_options(**given))
+        session.decode(prompt, adapt=False, **group_options(**given))
     session.close()

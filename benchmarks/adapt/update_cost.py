@@ -15,6 +15,7 @@ from jaxspec.adapt import AdaptiveSession, AdaptOptions, make_decider
 from jaxspec.adapt.actions import ACTIONS
 from jaxspec.adapt.deciders.fixed import make_never
 from jaxspec.bench.report.table import Column, Table, fixed
+from jaxspec.call.options import group_options
 from jaxspec.core.params import Params
 from jaxspec.core.runtime.compilations import compile_seconds
 from jaxspec.io.text.prompt_files import LabelledPrompt
@@ -56,10 +57,10 @@ def measure_updates(
     )
     for number, prompt in enumerate(prompts, 1):
         progress(f"prompt {number} of {len(prompts)}")
-        session.decode(prompt.content, **given)
-        session.decode(prompt.content, adapt=False, **given)  # may compile
+        session.decode(prompt.content, **group_options(**given))
+        session.decode(prompt.content, adapt=False, **group_options(**given))  # may compile
         began = time.perf_counter()
-        session.decode(prompt.content, adapt=False, **given)
+        session.decode(prompt.content, adapt=False, **group_options(**given))
         queries.append(time.perf_counter() - began)
     parts = _time_parts(session, repeats, progress)
     sizes, rule = session.options, make_decider(_RULE)
@@ -67,7 +68,7 @@ def measure_updates(
     each = {action: rule.steps * parts[action]["seconds"] for action in ACTIONS}
     session.close()
     return {
-        "method": session.method,
+        "method": session.drafter,
         "repeats": repeats,
         "decode": given,
         "steps": rule.steps,

@@ -15,6 +15,7 @@ import jaxspec
 from jaxspec.bench.measure.conversations import number_questions
 from jaxspec.bench.measure.methods import Method
 from jaxspec.bench.report.table import Column, Table, fixed, interval
+from jaxspec.call.options import group_options
 from jaxspec.core.bootstrap import bound_ratio, resample_prompts
 from jaxspec.core.params import Params
 from jaxspec.io.text.prompt_files import LabelledPrompt
@@ -56,7 +57,7 @@ def fit_scores(
     if not grid or not all(value > 0 for value in grid):
         raise ValueError(f"the grid is {list(grid)}: give numbers above 0")
     given = {"policy": None} | (options or {}) | method.options
-    pair = params.spec.drafter(given["method"]).score_temperature
+    pair = params.spec.drafter(given["drafter"]).score_temperature
     own = pair[1 if given.get("temperature") else 0]
     counts = {
         value: _count(params, prompts, given | {"score_temperature": value}, progress)
@@ -88,7 +89,7 @@ def _count(
     counts = []
     for number, prompt in enumerate(prompts, 1):
         progress(f"{options['score_temperature']:g}: prompt {number} of {len(prompts)}")
-        stats = jaxspec.decode(params, prompt.content, **options).stats
+        stats = jaxspec.decode(params, prompt.content, **group_options(**options)).stats
         counts.append((stats.emitted - 1, stats.rounds))
     return np.array(counts)
 

@@ -11,6 +11,7 @@ import jaxspec
 from benchmarks.confidence.calibration import Calibration, calibrate
 from benchmarks.confidence.temperatures import fit_temperatures, prefix_probability
 from jaxspec.bench.report.table import Column, Table, fixed, percent, show_value
+from jaxspec.call.options import group_options
 from jaxspec.call.output import TracedRound
 from jaxspec.core.params import Params
 from jaxspec.drafters.registry import make_drafter
@@ -77,12 +78,12 @@ def measure_confidence(
             out = jaxspec.decode(
                 params,
                 prompt.content,
-                method=drafter,
-                builder=jaxspec.builders.chain(score),
+                drafter=drafter,
+                **group_options(
+                    builder=jaxspec.builders.chain(score), policy=None, **options or {}
+                ),
                 budget=made.depth + 1,
-                policy=None,
                 trace=True,
-                **(options or {}),
             )
             seen[source].append(list_predictions(out.rounds, made.depth))
     results = []

@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> tuple[Any, str]:
     grid = values.parse_numbers(arguments, "grid")
     params = values.load_params(arguments)
     method = parse_methods(arguments.method, budget=16, spec=params.spec)[-1]
-    if method.options["method"] == "ar" or method.options.get("policy"):
+    if method.options["drafter"] == "ar" or method.options.get("policy"):
         raise ValueError(f"{arguments.method!r} scores no paths: give a drafted method, no policy")
     prompts = bench_prompts.read_prompts(arguments, values.load_model_tokenizer(params.spec))
     given = bench_prompts.collect_options(arguments)

@@ -15,6 +15,7 @@ import jax
 import jaxspec
 from jaxspec.bench.measure.methods import parse_methods
 from jaxspec.bench.report.summary import describe_environment
+from jaxspec.call.options import group_options
 from jaxspec.core.runtime.compilations import compilations, compile_seconds
 
 
@@ -31,7 +32,7 @@ def main() -> None:
     compilations()
     for _ in range(2):
         began, compiled = time.perf_counter(), compile_seconds()
-        jaxspec.decode(params, prompt, **call)
+        jaxspec.decode(params, prompt, **group_options(**call))
         taken.append((time.perf_counter() - began, compile_seconds() - compiled))
     first, second = taken
     report = {

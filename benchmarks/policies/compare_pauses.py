@@ -18,6 +18,7 @@ from jaxspec.bench.measure.decodes import time_decodes
 from jaxspec.bench.measure.methods import Method
 from jaxspec.bench.report.summary import describe_environment
 from jaxspec.bench.report.table import Column, Table, fixed, percent
+from jaxspec.call.options import group_options
 from jaxspec.call.session import prepare
 from jaxspec.core.params import Params
 from jaxspec.io.text.prompt_files import LabelledPrompt
@@ -47,12 +48,12 @@ def record_texts(
     runs, _ = time_decodes(
         params,
         prompts,
-        [Method("ar", {"method": "ar"}), method],
+        [Method("ar", {"drafter": "ar"}), method],
         repeats=1,
         options=options,
         progress=progress,
     )
-    session = prepare(params, prompts[0].content, **options | method.options)
+    session = prepare(params, prompts[0].content, **group_options(**options | method.options))
     seconds = {
         name: sum(run.decode_seconds for run in runs if run.method == name)
         / max(sum(run.rounds for run in runs if run.method == name), 1)

@@ -33,6 +33,7 @@ from jaxspec.bench.measure.decodes import (
 )
 from jaxspec.bench.measure.methods import Method
 from jaxspec.bench.report.summary import describe_environment, summarise
+from jaxspec.call.options import group_options
 from jaxspec.core.runtime.clock import order_turns, repeat_until_compiled
 from jaxspec.core.runtime.near_miss import choose_one
 from jaxspec.costs.round_costs import RoundCosts
@@ -75,14 +76,14 @@ def make_contenders(
     Raises:
       ValueError: two contenders have the same label, or a policy does not exist.
     """
-    found, settings = [Method("ar", {"method": "ar"})], options | base.options
+    found, settings = [Method("ar", {"drafter": "ar"})], options | base.options
     made_with = {} if times is None else {STEP_COSTS: times.fingerprint}
     for name in map(str.strip, names):
         label, equals, given = name.rpartition("=")
         label = label if equals else Path(given).name
         joined = [] if given == "none" else given.split("+")
         parts = [
-            policy_for(params, settings["method"], part, settings, made_with) for part in joined
+            policy_for(params, settings["drafter"], part, settings, made_with) for part in joined
         ]
         policy = {"policy": parts[0] if len(parts) == 1 else compose(*parts)} if parts else {}
         found.append(Method(label, base.options | policy))
@@ -212,7 +213,9 @@ def _decode_all(
             for one in order_turns(contenders, index, repeat):
                 settings = options | one.options | {"policy": policies[one.name]}
                 decode = functools.partial(jaxspec.decode, params, prompt.content)
-                out, compiling = repeat_until_compiled(functools.partial(decode, **settings))
+                out, compiling = repeat_until_compiled(
+                    functools.partial(decode, **group_options(**settings))
+                )
                 compile_seconds[one.name] += compiling
                 policies[one.name] = out.policy
                 again = _replayed(decode, settings, out)
@@ -233,7 +236,9 @@ def _replayed(decode, settings: dict[str, Any], out):
     # Rounds never outnumber tokens. A multiple of 64 needs only one compilation.
     room = -(-settings.get("max_new_tokens", 256) // 64) * 64
     again, _ = repeat_until_compiled(
-        lambda: decode(**settings | {"policy": make_replay(policy, out.per_round, room)})
+        lambda: decode(
+            **group_options(**settings | {"policy": make_replay(policy, out.per_round, room)})
+        )
     )
     if again.tokens != out.tokens or not np.array_equal(again.per_round.rows, out.per_round.rows):
         raise RuntimeError(

@@ -51,7 +51,7 @@ def _record(arguments: argparse.Namespace) -> dict[str, Any]:
 
     params = values.load_params(arguments)
     method = parse_methods(arguments.method, budget=8, spec=params.spec)[-1]
-    if method.options["method"] == "ar" or method.options.get("policy"):
+    if method.options["drafter"] == "ar" or method.options.get("policy"):
         raise ValueError(f"{arguments.method!r}: give a drafted method without a policy")
     given = bench_prompts.collect_options(arguments)
     record = record_texts(

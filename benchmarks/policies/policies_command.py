@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> tuple[Any, str]:
 
     params = values.load_params(arguments)
     method = parse_methods(arguments.method, budget=32, spec=params.spec)[-1]
-    if method.options["method"] == "ar" or method.options.get("policy"):
+    if method.options["drafter"] == "ar" or method.options.get("policy"):
         raise ValueError(
             f"cannot compare policies on {arguments.method!r}: give a drafted method without policy"
         )
@@ -104,7 +104,7 @@ def _compare(
         settings = timed(given | method.options)
         settings.pop("budget", None)
         widths = default_widths(method.options["budget"])
-        times = calibrate_steps(params, method.options["method"], widths, **settings)
+        times = calibrate_steps(params, method.options["drafter"], widths, **settings)
     report = compare_policies(
         params,
         prompts,

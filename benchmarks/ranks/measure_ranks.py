@@ -11,6 +11,7 @@ import jaxspec
 from benchmarks.ranks.places import PLACES, SIBLING, SPINE, count_seen, probe_paths
 from jaxspec.bench.measure.conversations import number_questions
 from jaxspec.bench.report.table import Column, Table, interval, percent, show_value
+from jaxspec.call.options import group_options
 from jaxspec.core.bootstrap import bound_ratio, resample_prompts
 from jaxspec.core.params import Params
 from jaxspec.drafters.registry import make_drafter, record_of
@@ -22,7 +23,7 @@ DEPTH, WIDTH = 7, 4
 def list_drafters(params: Params) -> list[str]:
     """List the drafters of `params` that propose alternatives."""
     spec = params.spec
-    names = [name for name in spec.methods if name != "ar"]
+    names = [name for name in spec.drafter_names if name != "ar"]
     return [name for name in names if not record_of(spec.drafter(name)).retrieval]
 
 
@@ -65,11 +66,9 @@ def measure_ranks(
             out = jaxspec.decode(
                 params,
                 prompt.content,
-                method=name,
-                builder=builder,
-                policy=None,
+                drafter=name,
+                **group_options(builder=builder, policy=None, **options or {}),
                 trace=True,
-                **(options or {}),
             )
             texts.append(out.rounds)
         results += _summarise(name, count_seen(texts), drawn)

@@ -50,7 +50,7 @@ def compare_decode(
         }
         if count == 1:
             sides[DECODE] = lambda: _decode(params, requests)
-        plain = [dataclasses.replace(request, method="ar") for request in requests]
+        plain = [dataclasses.replace(request, drafter="ar") for request in requests]
         sides[PLAIN] = lambda count=count, plain=plain: _serve(engine, plain, count)
         for repeat in range(-1, repeats):
             turns = list(sides.items())
@@ -77,7 +77,7 @@ def _decode(params: Params, requests: Sequence[ServeRequest]) -> dict[str, Any]:
             max_new_tokens=request.max_new_tokens,
             temperature=request.temperature,
             seed=request.seed,
-            ignore_eos=True,
+            sampling=jaxspec.Sampling(ignore_eos=True),
         )
         texts.append(output.tokens)
         rounds += output.stats.rounds

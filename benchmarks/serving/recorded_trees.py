@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.call.output import TracedRound
 from jaxspec.call.resolve import resolve_config
 from jaxspec.core.params import Params
@@ -48,7 +49,9 @@ def record_trees(
         for prompt, text in zip(prompts, begun, strict=True)
         for count in range(tokens)
     ]
-    most = make_plan(params.spec, resolve_config(params.spec, budget=budget)[0]).longest
+    most = make_plan(
+        params.spec, resolve_config(params.spec, speculation=jaxspec.Speculation(budget=budget))[0]
+    ).longest
     capacity = max(map(len, prefixes)) + budget + most
     rounds: list[TracedRound] = []
     for start in range(0, len(prefixes), _BATCH):
@@ -62,7 +65,7 @@ def record_trees(
 
 
 def _decode(params: Params, prompts: Sequence[list[int]], count: int, **options) -> list:
-    return jaxspec.decode(params, list(prompts), max_new_tokens=count, **options)
+    return jaxspec.decode(params, list(prompts), max_new_tokens=count, **group_options(**options))
 
 
 def _stack(rounds: Sequence[TracedRound], budget: int) -> Trees:

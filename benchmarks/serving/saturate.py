@@ -13,6 +13,7 @@ from jaxspec.bench.endpoint.load import Load
 from jaxspec.bench.report.table import Column, Table, fixed, with_interval
 from jaxspec.bench.serve.drive import drive
 from jaxspec.call.arguments import check_budget, check_count
+from jaxspec.call.options import group_options
 from jaxspec.core.params import Params
 from jaxspec.serve import Engine, ServeRequest, make_engine
 from jaxspec.serve.scheduling.pace import VISIT_SECONDS
@@ -52,7 +53,7 @@ def saturate(
         texts = [prompts[i % len(prompts)] for i in range(batch)]
         for rule in ("ar", "fixed"):
             progress(f"batch {batch}, {rule}: compiling")
-            options: dict[str, Any] = {"method": "ar"} if rule == "ar" else {"budget": budget}
+            options: dict[str, Any] = {"drafter": "ar"} if rule == "ar" else {"budget": budget}
             sizes = {"slots": batch, "capacity": capacity, "queue": batch}
             engine = make_engine(params, rule=rule, visit_seconds=visit_seconds, **sizes, **options)
             for request in _make_requests(texts, max_new_tokens):
@@ -65,9 +66,8 @@ def saturate(
                     params,
                     texts,
                     max_new_tokens=max_new_tokens,
-                    ignore_eos=True,
+                    **group_options(ignore_eos=True, **options),
                     capacity=capacity,
-                    **options,
                 )
                 seconds = time.perf_counter() - began
                 return seconds, sum(len(output.tokens) for output in outputs)

@@ -12,6 +12,7 @@ import jaxspec
 from jaxspec.bench.report.table import Column, Table, fixed, with_interval
 from jaxspec.bench.serve.compare_rules import compare_repeats
 from jaxspec.call.arguments import check_count
+from jaxspec.call.options import group_options
 from jaxspec.core.params import Params
 
 
@@ -53,7 +54,8 @@ def compare_shrinking(
         sizes = {"prompt_tokens": max(map(len, prompts)), "batch": batch} | options
         progress(f"batch {batch}: compiling")
         compiled = [
-            jaxspec.warmup(params, shrink=shrink, **sizes).seconds for shrink in (False, True)
+            jaxspec.warmup(params, shrink=shrink, **group_options(**sizes)).seconds
+            for shrink in (False, True)
         ]
         record: dict[str, Any] = {"batch": batch, "compile_seconds": compiled}
         record |= {"tokens": [], "live": [], "whole": [], "shrinking": []}
@@ -78,7 +80,7 @@ def _decode(
     params: Params, texts: Sequence[list[int]], shrink: bool, options: dict[str, Any]
 ) -> _Run:
     began = time.perf_counter()
-    outputs = jaxspec.decode(params, list(texts), shrink=shrink, **options)
+    outputs = jaxspec.decode(params, list(texts), shrink=shrink, **group_options(**options))
     return _Run(time.perf_counter() - began, [output.tokens for output in outputs])
 
 

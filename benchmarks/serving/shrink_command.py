@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> tuple[Any, str]:
     from benchmarks.serving.shrink import compare_shrinking, render_shrinking
 
     params = values.load_params(arguments)
-    method = arguments.method or params.spec.default_method
+    method = arguments.method or params.spec.default_drafter
     drafts = {} if method == "ar" else {"budget": arguments.budget}
     records = compare_shrinking(
         params,

@@ -71,7 +71,7 @@ def make_family(
             f"unknown rule {unknown!r}: choose among {', '.join(SIZE_RULES)}, each also with {EMA}"
         )
     options, (head, slash, settings) = parsed[0].options, parsed[0].name.partition("/")
-    drafter, drafted = options["method"], sorted({budget for budget in budgets if budget > 1})
+    drafter, drafted = options["drafter"], sorted({budget for budget in budgets if budget > 1})
 
     def sized(base: str, budget: int, **more) -> Method:
         return Method(f"{base}@{budget}{slash}{settings}", options | {"budget": budget} | more)
@@ -79,7 +79,7 @@ def make_family(
     policies = (sized(head, largest, policy=rule) for rule in rules)
     return Family(
         drafter=drafter,
-        fixed=(Method("ar", {"method": "ar"}), *(sized(head, budget) for budget in drafted)),
+        fixed=(Method("ar", {"drafter": "ar"}), *(sized(head, budget) for budget in drafted)),
         policies=tuple(
             Method(f"{one.name}/{one.options['policy']}", one.options) for one in policies
         ),

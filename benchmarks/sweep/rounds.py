@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.bench.measure.methods import Method
+from jaxspec.call.options import group_options
 from jaxspec.call.session import matmul_precision, prepare, run_prefill
 from jaxspec.core.state import Tree
 from jaxspec.io.text.prompt_files import LabelledPrompt
@@ -36,7 +37,9 @@ def trace_rounds(
     """
     policy, records = method.options["policy"], []
     for index, prompt in enumerate(prompts):
-        session = prepare(params, prompt.content, **(options | method.options | {"policy": policy}))
+        session = prepare(
+            params, prompt.content, **group_options(**options | method.options | {"policy": policy})
+        )
         with matmul_precision(session):
             state, own = run_prefill(session), []
             while not bool(np.all(state.done)):

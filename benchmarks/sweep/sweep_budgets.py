@@ -100,8 +100,8 @@ def _table(
 ) -> RoundCosts:
     settings = timed(options | method.options)
     if widths is None:
-        return measured(params, method.options["method"], **settings)
-    return calibrate(params, method.options["method"], widths=widths, **settings)
+        return measured(params, method.options["drafter"], **settings)
+    return calibrate(params, method.options["drafter"], widths=widths, **settings)
 
 
 def _with_policy(method: Method, table: RoundCosts) -> Method:

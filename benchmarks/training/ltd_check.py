@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 import jaxspec
 from jaxspec.builders.trees.rows import choose_rows
+from jaxspec.call.options import group_options
 from jaxspec.call.text.token_ids import to_ids
 from jaxspec.io.text.prompt_files import read_prompts
 from jaxspec.io.text.tokenizer import load_tokenizer
@@ -51,7 +52,11 @@ def replayed(params, prompt: list[int], choices, options: TextOptions) -> tuple[
         policy = make_static(steps if pool else None, rows, widths=tuple(sorted({1, *sizes})))
         settings = decode_options(params, options) | {"policy": policy}
         out = jaxspec.decode(
-            params, prompt, trace=True, max_new_tokens=options.max_new_tokens, **settings
+            params,
+            prompt,
+            trace=True,
+            max_new_tokens=options.max_new_tokens,
+            **group_options(**settings),
         )
         at = 0
         for one in out.rounds:

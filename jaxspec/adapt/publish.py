@@ -45,10 +45,10 @@ def hash_weights(params: Any) -> str:
     return found.hexdigest()[:16]
 
 
-def identify_weights(params: Params, method: str) -> dict[str, str]:
+def identify_weights(params: Params, drafter: str) -> dict[str, str]:
     """Return digests of the target and of a drafter, see `sum_bits`."""
     # How weights lie depends on the device.
-    return {"target": sum_bits(strip(params.target)), "drafter": sum_bits(params.drafter(method))}
+    return {"target": sum_bits(strip(params.target)), "drafter": sum_bits(params.drafter(drafter))}
 
 
 def sum_bits(params: Any) -> str:

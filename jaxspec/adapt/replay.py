@@ -19,7 +19,7 @@ def replay(
     prompts: Sequence[Prompt],
     decider: str | Decider,
     *,
-    method: str | None = None,
+    drafter: str | None = None,
     options: AdaptOptions | None = None,
     seed: int = 0,
     **decode: Any,
@@ -27,7 +27,7 @@ def replay(
     """Decode the prompts again, with the decisions of the events and no clock in them.
 
     Args:
-      params, decider, method, options, seed: of the session that made the events.
+      params, decider, drafter, options, seed: of the session that made the events.
       events: its `events`, one per prompt.
       decode: options of its calls.
 
@@ -40,7 +40,7 @@ def replay(
     sizes = (options or AdaptOptions()).room
     decisions = [_repeat(event) for event in events]
     scripted = make_scripted(decisions, make_decider(decider, sizes))
-    session = AdaptiveSession(params, scripted, method=method, options=options, seed=seed)
+    session = AdaptiveSession(params, scripted, drafter=drafter, options=options, seed=seed)
     for event, prompt in zip(events, prompts, strict=True):
         session.decode(prompt, domain=event["domain"], **decode)
         found, wanted = session.events[-1].get("weights"), event.get("weights")

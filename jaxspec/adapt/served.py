@@ -68,7 +68,7 @@ class Served:
 
     Args:
       params: with a copy of the drafter's weights that publications may overwrite.
-      method: the drafter.
+      drafter: the drafter.
       trainer: makes new versions.
       keep: versions to keep on the host, besides the first.
       folder: where published versions are kept; None: nowhere.
@@ -79,17 +79,17 @@ class Served:
     """
 
     def __init__(
-        self, params: Params, method: str, trainer: Trainer, keep: int, folder: str | Path | None
+        self, params: Params, drafter: str, trainer: Trainer, keep: int, folder: str | Path | None
     ):
-        self.params, self.method, self.trainer, self.version = params, method, trainer, 0
+        self.params, self.drafter, self.trainer, self.version = params, drafter, trainer, 0
         self.versions = Versions(trainer.train.theta, keep)
         self.files = None if folder is None else VersionFiles(folder)
-        self._identity = {} if folder is None else identify_weights(params, method)
+        self._identity = {} if folder is None else identify_weights(params, drafter)
 
     @property
     def weights(self) -> Any:
         """The drafter's weights that decode now."""
-        return self.params.drafter(self.method)["params"]
+        return self.params.drafter(self.drafter)["params"]
 
     def add(self) -> None:
         """Make the trainer's weights the newest version, which `serve` lets decode."""
@@ -158,36 +158,36 @@ class Served:
 
     def _publish(self) -> None:
         weights = publish(self.weights, self.trainer.train.theta)
-        self.params = with_weights(self.params, self.method, weights)
+        self.params = with_weights(self.params, self.drafter, weights)
 
     def _arrays(self) -> dict[str, Any]:
         return {"train": self.trainer.train._asdict(), "start": self.trainer.start}
 
 
-def copy_drafter(params: Params, method: str) -> Params:
+def copy_drafter(params: Params, drafter: str) -> Params:
     """Return `params` with a copy of a drafter's weights."""
-    return with_weights(params, method, copy_weights(params.drafter(method)["params"]))
+    return with_weights(params, drafter, copy_weights(params.drafter(drafter)["params"]))
 
 
-def with_weights(params: Params, method: str, weights: Any) -> Params:
+def with_weights(params: Params, drafter: str, weights: Any) -> Params:
     """Return `params` with other weights of a drafter, in the same order of drafters."""
-    variables = {**params.drafter(method), "params": weights}
-    return params.replace(drafters={**params.drafters, method: variables})
+    variables = {**params.drafter(drafter), "params": weights}
+    return params.replace(drafters={**params.drafters, drafter: variables})
 
 
-def check_method(params: Params, method: str | None) -> str:
+def check_drafter(params: Params, drafter: str | None) -> str:
     """Return the drafter to adapt; None: the default one.
 
     Raises:
       ValueError: it has no weights, or there is no such drafter.
     """
-    method = method or params.spec.default_method
+    drafter = drafter or params.spec.default_drafter
     trained = [
         name
         for name, variables in params.drafters.items()
         if variables.get("params") and not record_of(params.spec.drafter(name)).retrieval
     ]
-    if method not in trained:
-        choice = choose_one(method, trained) if trained else "load a trained drafter"
-        raise ValueError(f"{method!r} has no weights to adapt: {choice}")
-    return method
+    if drafter not in trained:
+        choice = choose_one(drafter, trained) if trained else "load a trained drafter"
+        raise ValueError(f"{drafter!r} has no weights to adapt: {choice}")
+    return drafter

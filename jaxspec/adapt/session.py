@@ -22,10 +22,11 @@ from jaxspec.adapt.learning.evidence import Buffers
 from jaxspec.adapt.options import AdaptOptions
 from jaxspec.adapt.prices import Meter, Prices, price_updates
 from jaxspec.adapt.publish import hash_weights
-from jaxspec.adapt.served import Served, check_method, copy_drafter
+from jaxspec.adapt.served import Served, check_drafter, copy_drafter
 from jaxspec.adapt.updates import is_finite, make_trainer
 from jaxspec.call.api import run_session
 from jaxspec.call.arguments import check_seed
+from jaxspec.call.options import Speculation
 from jaxspec.call.output import Output
 from jaxspec.call.session import prepare
 from jaxspec.call.text.token_ids import Prompt, Prompts, is_batch
@@ -44,7 +45,7 @@ class AdaptiveSession:
     Args:
       params: from `jaxspec.load`; it is not changed.
       decider: a name of `jaxspec.adapt.deciders.DECIDERS`, or a `Decider`.
-      method: the drafter to adapt (None: the default one).
+      drafter: the drafter to adapt (None: the default one).
       options: see `AdaptOptions`.
       folder: where published versions are kept; a session that finds some there goes on with the
         newest. None: nothing is written.
@@ -54,7 +55,7 @@ class AdaptiveSession:
         and not those of the clock.
 
     Raises:
-      TypeError, ValueError: unknown decider or method, a drafter without weights, a seed that is
+      TypeError, ValueError: unknown decider or drafter, a drafter without weights, a seed that is
         none, or a folder with versions of another target, drafter or kind of decider.
     """
 
@@ -64,7 +65,7 @@ class AdaptiveSession:
         params: Params,
         decider: str | Decider = "bandit-paired",
         *,
-        method: str | None = None,
+        drafter: str | None = None,
         options: AdaptOptions | None = None,
         folder: str | Path | None = None,
         seed: int = 0,
@@ -75,14 +76,14 @@ class AdaptiveSession:
         self.options, self.clock, self._meter = options or AdaptOptions(), clock, Meter(prices)
         self.seed = check_seed(seed) % 2**64  # NumPy takes no negative one
         refuse(params, "served by a drafter that learns")
-        self.method = check_method(params, method)
+        self.drafter = check_drafter(params, drafter)
         self.decider = make_decider(decider, self.options.room)
         self.state = self.decider.init()
-        variables = params.drafter(self.method)
+        variables = params.drafter(self.drafter)
         check_unshared(variables["params"], params.target)
-        self.trainer = make_trainer(params, self.method, self.options.learner)
+        self.trainer = make_trainer(params, self.drafter, self.options.learner)
         # A copy of its own, which publications overwrite.
-        given = copy_drafter(params, self.method), self.method, self.trainer
+        given = copy_drafter(params, self.drafter), self.drafter, self.trainer
         self._served = Served(*given, self.options.versions, folder)
         depths = min(self.options.shape.depths, self.trainer.learner.drafter.depth)
         self.shape = dataclasses.replace(self.options.shape, depths=depths)
@@ -120,14 +121,15 @@ class AdaptiveSession:
         Args:
           domain: what the prompts are about; windows are compared domain by domain.
           adapt: whether this call may be learned from. Without it, nothing of it is gathered.
-          options: of `jaxspec.decode`, without `method` and `trace`.
+          options: of `jaxspec.decode`, without `drafter` and `trace`.
 
         Raises:
           TypeError, ValueError: see `jaxspec.decode`.
         """
-        # Copied tokens are no evidence of the drafter.
-        options = {"lookup": False} | options
-        call = prepare(self.params, prompt, method=self.method, **options)
+        given = options.get("speculation") or Speculation()
+        if given.lookup is None:  # copied tokens are no evidence of the drafter
+            options["speculation"] = dataclasses.replace(given, lookup=False)
+        call = prepare(self.params, prompt, drafter=self.drafter, **options)
         # All calls of a session run one program, so that a rule that rests compiles no other.
         rows = self.options.rows if adapt and self.decider.learns else 0
         config = dataclasses.replace(call.config, evidence=rows)

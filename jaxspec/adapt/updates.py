@@ -152,10 +152,10 @@ def is_finite(params: Any) -> jax.Array:
     return jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(params)]).all()
 
 
-def make_trainer(params: Params, method: str, options: LearnerOptions) -> Trainer:
+def make_trainer(params: Params, drafter: str, options: LearnerOptions) -> Trainer:
     """Make the trainer of a drafter of `params`, on copies of its weights."""
-    variables, spec = params.drafter(method), params.spec
-    learner = make_learner(spec.drafter(method), spec.target, options)
+    variables, spec = params.drafter(drafter), params.spec
+    learner = make_learner(spec.drafter(drafter), spec.target, options)
     train = learner.begin(variables["params"])
     rest = {name: value for name, value in variables.items() if name != "params"}
     return Trainer(learner, train, copy_weights(train.theta), rest, dict(params.target))

@@ -145,7 +145,7 @@ def swap_drafter(spec: Spec, name: str) -> Spec:
         "specblock": _specblock,
     }
     if name not in made:
-        raise ValueError(f"unknown method {name!r}: {choose_one(name, ('ar', *made))}")
+        raise ValueError(f"unknown drafter {name!r}: {choose_one(name, ('ar', *made))}")
     return dataclasses.replace(spec, drafters=((name, made[name](spec)),))
 
 

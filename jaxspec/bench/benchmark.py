@@ -12,6 +12,7 @@ from jaxspec.bench.measure.decodes import Run, check_prompts, group_methods, tim
 from jaxspec.bench.measure.methods import UNCOUPLED, Method, attach_policies
 from jaxspec.bench.measure.phases import time_phases
 from jaxspec.bench.report.summary import describe_environment, summarise
+from jaxspec.call.options import group_options
 from jaxspec.call.session import prepare
 from jaxspec.core.params import Params
 from jaxspec.io.text.prompt_files import LabelledPrompt
@@ -102,8 +103,8 @@ def _without_twins(methods: Sequence[Method]) -> list[Method]:
 
 def _known(params: Params, method: Method, options: dict[str, Any]) -> dict[str, Any]:
     """Return the facts about a method that are known before it runs."""
-    config = prepare(params, [0], **{**options, **method.options}).config
-    drafter = None if config.method == "ar" else config.method
+    config = prepare(params, [0], **group_options(**{**options, **method.options})).config
+    drafter = None if config.drafter == "ar" else config.drafter
     return {
         "drafter": drafter,
         "forwards": drafter_forwards(make_plan(params.spec, config), config, params.spec),

@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxspec.bench.measure.decodes import Run, time_decodes
 from jaxspec.bench.measure.methods import DEFAULT_METHOD, parse_methods
+from jaxspec.call.options import group_options
 from jaxspec.call.session import prepare
 from jaxspec.call.stream import stream_rounds
 from jaxspec.core.params import Params
@@ -96,7 +97,7 @@ def _stream(
     colour: bool,
     show: Callable[[str], Any],
 ) -> None:
-    for part in stream_rounds(prepare(params, prompt.content, **options)):
+    for part in stream_rounds(prepare(params, prompt.content, **group_options(**options))):
         show(mark_round(part, tokenizer.decode, colour=colour))
     show("\n\n")
 

@@ -2,8 +2,8 @@
 
 A builder is a value. Make it by a call or write it as a string:
 
-    jaxspec.decode(params, prompt, builder=jaxspec.builders.expand(width=3, fanout="top2gap"))
-    jaxspec.decode(params, prompt, builder="expand/w3/fanout=top2gap")
+    jaxspec.Speculation(builder=jaxspec.builders.expand(width=3, fanout="top2gap"))
+    jaxspec.Speculation(builder="expand/w3/fanout=top2gap")
 
 `protocol` says what a builder is; `register` makes one of your own known by name.
 """

@@ -96,7 +96,7 @@ def recall_policy(
       disk; else one with placeholder costs, for which `is_probed` is False. It is None where no
       policy can decide: for `ar`, for trees in an order of their own, and for rejection sampling.
     """
-    if config.method == "ar":
+    if config.drafter == "ar":
         return None, config
     widths = choose_widths(params, budget, config.sampling.greedy)
     fixed, config = config, dataclasses.replace(config, budget=widths[-1])
@@ -115,7 +115,7 @@ def _find_policy(
     key = name_setting(params, config, batch)
     if key in _learned:
         reference, policy = _learned[key]
-        if reference() is some_weight(_variables(params, config.method)):
+        if reference() is some_weight(_variables(params, config.drafter)):
             return policy
     try:
         costs = load_costs(key)
@@ -130,7 +130,7 @@ def remember_policy(params: Params, config: DecodeConfig, batch: int, policy: Po
 
     Costs that it corrected are kept on disk, for other processes.
     """
-    weight = weakref.ref(some_weight(_variables(params, config.method)))
+    weight = weakref.ref(some_weight(_variables(params, config.drafter)))
     key = name_setting(params, config, batch)
     _learned[key] = (weight, policy)
     costs = policy.controls.costs
@@ -173,10 +173,10 @@ def name_setting(params: Params, config: DecodeConfig, batch: int) -> str:
 
 def _kept(params: Params, config: DecodeConfig, batch: int) -> Path:
     """Return the file of the costs of a setting."""
-    model = describe_model(params, config.method)
+    model = describe_model(params, config.drafter)
     widths = choose_widths(params, config.budget, config.sampling.greedy)
     setting = dataclasses.replace(config, policy=None, evidence=0)
-    return find_kept(config.method, *model, setting, widths, batch)
+    return find_kept(config.drafter, *model, setting, widths, batch)
 
 
 def _variables(params: Params, method: str) -> Any:

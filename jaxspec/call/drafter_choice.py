@@ -68,7 +68,7 @@ def choose_drafter(
     """
     names = [name for name, _ in params.spec.drafters] if names is None else names
     if len(names) < 2:
-        return names[0] if names else params.spec.default_method
+        return names[0] if names else params.spec.default_drafter
     trials = _find_trials(params, batch, greedy)
     trials.calls += 1
     records = trials.records

@@ -100,6 +100,6 @@ def keep_learned(session: Session, outputs: Sequence[Output], rounds_only: bool)
     remember_policy(session.params, session.config, batch, policy)
     if rounds_only:
         tokens = sum(out.stats.emitted - 1 for out in outputs)
-        method, greedy = session.config.method, session.config.sampling.greedy
+        method, greedy = session.config.drafter, session.config.sampling.greedy
         seconds = outputs[0].stats.decode_seconds
         record_speed(session.params, method, batch, greedy, tokens, seconds)

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.builders import Builder
 from jaxspec.call import arguments, weight_layouts
 from jaxspec.call.automatic import recall_policy
 from jaxspec.call.call_policy import is_automatic, start_policy
 from jaxspec.call.drafter_choice import choose_drafter
+from jaxspec.call.options import Sampling, Speculation, Stop, fill_records, names_options
 from jaxspec.call.prefill import prefill
 from jaxspec.call.resolve import resolve_config
 from jaxspec.call.text.stops import Stops, read_stops
@@ -34,17 +34,12 @@ from jaxspec.call.text.token_ids import (
 )
 from jaxspec.core.mesh import using
 from jaxspec.core.params import Params, Spec, check_params
-from jaxspec.core.runtime.near_miss import naming_options
 from jaxspec.core.sampling.settings import SamplingValues
 from jaxspec.core.state import DecodeState, Request
 from jaxspec.io.program_cache import keep_programs
-from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.policies.protocol import Policy
 from jaxspec.round.plan import DecodeConfig, make_plan, suits_lookup
 from jaxspec.round.sizes import check_capacity, choose_capacity, room_for, round_up
-
-# What ends a sequence: one string or token id, or several.
-Stop = str | int | Iterable[str | int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,33 +78,19 @@ class Session:
         return self.tokens[index, : self.lengths[index]].tolist()
 
 
-@naming_options
+@names_options
 def prepare(
     params: Params,
     prompt: Prompt | Prompts,
     *,
     max_new_tokens: int = 256,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    presence_penalty: float = 0.0,
-    frequency_penalty: float = 0.0,
-    repetition_penalty: float = 1.0,
+    temperature: float | None = None,
     seed: int = 0,
     stop: Stop = (),
-    ignore_eos: bool = False,
-    min_tokens: int = 0,
-    method: str | None = None,
-    builder: str | Builder | None = None,
+    drafter: str | None = None,
     budget: int | None = None,
-    block_size: int | None = None,
-    depth: int | None = None,
-    acceptance: str = "match",
-    coupled: bool = True,
-    lookup: bool | None = None,
-    score_temperature: float | None = None,
-    policy: Policy | str | None = None,
+    sampling: Sampling | None = None,
+    speculation: Speculation | None = None,
     capacity: int | None = None,
 ) -> Session:
     """Check the arguments of `jaxspec.decode` and make the session; nothing runs yet.
@@ -122,46 +103,31 @@ def prepare(
     keep_programs()
     spec = params.spec
     max_new_tokens = arguments.check_count("max_new_tokens", max_new_tokens)
-    min_tokens = arguments.check_count("min_tokens", min_tokens, 0, max_new_tokens)
     seed = arguments.check_seed(seed)
-    arguments.check_flag("ignore_eos", ignore_eos)
-    automatic = is_automatic(policy, fixed=budget is not None or builder is not None)
-    tokenizer = load_tokenizer(spec.tokenizer) if spec.tokenizer else None
+    sampling, speculation = fill_records(temperature, budget, sampling, speculation)
+    arguments.check_count("min_tokens", sampling.min_tokens, 0, max_new_tokens)
+    policy = speculation.policy
+    automatic = is_automatic(policy, speculation.fixed)
+    tokenizer = params.tokenizer
     ids = _token_ids(spec, prompt, tokenizer, max_new_tokens)
-    if automatic and method is None:
-        method = choose_drafter(params, len(ids), temperature == 0)
-    config, sampling = resolve_config(
-        spec,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        repetition_penalty=repetition_penalty,
-        method=method,
-        builder=builder,
-        budget=budget,
-        block_size=block_size,
-        depth=depth,
-        acceptance=acceptance,
-        coupled=coupled,
-        lookup=lookup,
-        score_temperature=score_temperature,
-        policy=policy.config if isinstance(policy, Policy) else None,
+    if automatic and drafter is None:
+        drafter = choose_drafter(params, len(ids), not sampling.temperature)
+    config, values = resolve_config(
+        spec, drafter=drafter, sampling=sampling, speculation=speculation
     )
-    if lookup is None and automatic and params.layout is None:
-        config = dataclasses.replace(config, lookup=suits_lookup(spec, config.method))
-    params = weight_layouts.PROCESS.add_copies(params, config.method, len(ids))
+    if speculation.lookup is None and automatic and params.layout is None:
+        config = dataclasses.replace(config, lookup=suits_lookup(spec, config.drafter))
+    params = weight_layouts.PROCESS.add_copies(params, config.drafter, len(ids))
     chosen = policy if isinstance(policy, Policy) else None
     if automatic:
-        chosen, config = recall_policy(params, config, budget, len(ids))
+        chosen, config = recall_policy(params, config, speculation.budget, len(ids))
     plan = make_plan(spec, config)
     if chosen is not None:
-        chosen = start_policy(chosen, plan, len(ids), float(temperature))
-    stop_ids, strings = read_stops(stop, spec.target.vocab_size, tokenizer, min_tokens)
-    stop_ids += () if ignore_eos else spec.eos
-    request = _make_request(ids, max_new_tokens, min_tokens, stop_ids, seed, sampling, chosen)
+        chosen = start_policy(chosen, plan, len(ids), float(sampling.temperature or 0))
+    least = sampling.min_tokens
+    stop_ids, strings = read_stops(stop, spec.target.vocab_size, tokenizer, least)
+    stop_ids += () if sampling.ignore_eos else spec.eos
+    request = _make_request(ids, max_new_tokens, least, stop_ids, seed, values, chosen)
     need = (max(map(len, ids)), max_new_tokens, max(plan.longest, plan.waiting))
     if capacity is not None:
         capacity = check_capacity(arguments.check_count("capacity", capacity), *need)

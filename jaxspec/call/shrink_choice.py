@@ -33,7 +33,7 @@ def find_key(session: Session, batch: int | None = None) -> Hashable:
       batch: number of sequences, if it is another one.
     """
     request, params = session.request, session.params
-    structure = jax.tree.structure((params.target, params.drafters.get(session.config.method)))
+    structure = jax.tree.structure((params.target, params.drafters.get(session.config.drafter)))
     count = len(session.lengths) if batch is None else batch
     sizes = count, session.capacity, session.max_tokens, np.shape(request.stop)
     sizes = *sizes, request.stop_from is None

@@ -57,7 +57,7 @@ def warmup(
       batch: prompts that one call decodes together.
       shrink: also compile the rounds of the smaller batches that these calls go on with.
       options: keyword arguments of `jaxspec.decode`; those that are traced (`temperature` above 0,
-        `seed`, `stop`, …) may differ in the calls. `method`: one drafter (default: the first).
+        `seed`, `stop`, …) may differ in the calls. `drafter`: one of them (default: the first).
 
     Raises:
       TypeError, ValueError: as `jaxspec.decode` does.
@@ -67,7 +67,7 @@ def warmup(
     check_flag("shrink", shrink)
     sizes = [prompt_tokens] if isinstance(prompt_tokens, int) else list(prompt_tokens)
     # Naming the drafter keeps this call out of the trials that choose among several.
-    options = options | {"method": options.get("method") or params.spec.default_method}
+    options = options | {"drafter": options.get("drafter") or params.spec.default_drafter}
     began, before = time.perf_counter(), compilations()
     ready = {}
     for size in sizes:

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from jaxspec.call.options import group_options
 from jaxspec.cli import adapt_options, options, parse, values
 from jaxspec.core.runtime import distribution
 
@@ -55,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     session = AdaptiveSession(
         params,
         decider,
-        method=arguments.method,
+        drafter=arguments.method,
         options=sizes,
         folder=arguments.state,
         seed=arguments.seed,
@@ -64,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     given |= {"budget": arguments.budget, "policy": None}
     print("query  tokens/round  tokens/s  version")
     for prompt in prompts:
-        session.decode(prompt.content, domain=prompt.domain, **given)
+        session.decode(prompt.content, domain=prompt.domain, **group_options(**given))
         print(_describe(session.events[-1]), flush=True)
     print(_summarise(session.events))
     values.save_json(arguments.json, {"decider": arguments.decider, "events": session.events})

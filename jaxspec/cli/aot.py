@@ -29,7 +29,7 @@ def add_command(commands: options.Commands) -> None:
         f"--tp makes of a program, and need no plugin {default}",
     )
     add(
-        "--method",
+        "--drafter",
         help="ar; jetspec, dspark, eagle3, specblock with ar (default: jetspec)",
     )
     add(
@@ -128,15 +128,17 @@ def _list_calls(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     names = (*names, "acceptance", "budget", "policy", "experts")
     shared = {name: getattr(arguments, name) for name in names}
     shared |= {"capacity": arguments.context, "devices": arguments.tp}
-    method = arguments.method or DRAFTER
-    shared["builder"] = arguments.builder or ("best_first" if method == DRAFTER else None)
+    drafter = arguments.drafter or DRAFTER
+    shared["builder"] = arguments.builder or ("best_first" if drafter == DRAFTER else None)
     part = "prefill" if arguments.prefill else "rounds"
-    wanted = [{"part": part, "method": m} for m in dict.fromkeys(("ar", method))]
+    wanted = [{"part": part, "drafter": m} for m in dict.fromkeys(("ar", drafter))]
     if arguments.draft:
-        if method == "ar" or arguments.prefill or arguments.default:
-            raise ValueError("--draft needs a --method that drafts, without --prefill or --default")
+        if drafter == "ar" or arguments.prefill or arguments.default:
+            raise ValueError(
+                "--draft needs a --drafter that drafts, without --prefill or --default"
+            )
         wanted = [
-            {"part": "draft", "method": method, "builder": builder}
+            {"part": "draft", "drafter": drafter, "builder": builder}
             for builder in dict.fromkeys(("chain", shared["builder"]))
         ]
     if arguments.rows is not None and not arguments.visit:
@@ -144,8 +146,8 @@ def _list_calls(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     if arguments.visit:
         if arguments.draft or arguments.prefill or arguments.default or arguments.policy:
             raise ValueError("--visit takes no --draft, --prefill, --default or --policy")
-        wanted = [{"part": "visit", "method": method, "rows": arguments.rows}]
+        wanted = [{"part": "visit", "drafter": drafter, "rows": arguments.rows}]
     if arguments.default:
         shared["policy"] = AUTOMATIC
-        wanted = [{"part": part, "method": method} for part in ("prefill", "rounds")]
+        wanted = [{"part": part, "drafter": drafter} for part in ("prefill", "rounds")]
     return [shared | one for one in wanted]

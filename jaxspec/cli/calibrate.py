@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
     params = jaxspec.load(
         arguments.model, drafter=None if weightless else arguments.drafter, dtype=arguments.dtype
     )
-    method = arguments.drafter if weightless else params.spec.default_method
+    method = arguments.drafter if weightless else params.spec.default_drafter
     given = timed(vars(arguments)) | ({"batch": arguments.batch} if arguments.batch != 1 else {})
     measurement: dict[str, Any] = {"repeats": arguments.repeats, "contexts": arguments.contexts}
     if arguments.fit:

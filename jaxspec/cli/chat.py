@@ -7,6 +7,7 @@ import io
 import sys
 from typing import TYPE_CHECKING, Any
 
+from jaxspec.call.options import group_options
 from jaxspec.cli import options, values
 from jaxspec.core.runtime import interrupts
 from jaxspec.core.runtime.near_miss import choose_one
@@ -98,7 +99,7 @@ class Chat:
         from jaxspec.call.session import prepare
 
         try:
-            return prepare(self.params, self._shorten(asked), **self.given)
+            return prepare(self.params, self._shorten(asked), **group_options(**self.given))
         except ValueError as error:
             print(f"error: {error}")
             return None
@@ -131,12 +132,12 @@ class Chat:
 
     def _choose(self, name: str) -> str:
         spec = self.params.spec
-        known = ", ".join(spec.methods)
-        if name and name not in spec.methods:
-            return f"unknown method {name!r}: {choose_one(name, spec.methods)}"
+        known = ", ".join(spec.drafter_names)
+        if name and name not in spec.drafter_names:
+            return f"unknown method {name!r}: {choose_one(name, spec.drafter_names)}"
         if name:
-            self.given = self.given | {"method": name, "builder": None}
-        return f"method {self.given['method'] or spec.default_method} (known: {known})"
+            self.given = self.given | {"drafter": name, "builder": None}
+        return f"method {self.given['drafter'] or spec.default_drafter} (known: {known})"
 
     def _describe_last(self) -> str:
         if self.last is None:

@@ -192,7 +192,6 @@ def _make_engine(arguments: argparse.Namespace) -> tuple[Engine, Spec]:
     names = (
         "slots",
         "capacity",
-        "method",
         "builder",
         "budget",
         "rule",
@@ -200,6 +199,7 @@ def _make_engine(arguments: argparse.Namespace) -> tuple[Engine, Spec]:
         "max_logprobs",
     )
     options = {name: getattr(arguments, name) for name in names}
+    options["drafter"] = arguments.method
     return make_engine(params, **options, lookup=values.LOOKUP[arguments.lookup]), params.spec
 
 

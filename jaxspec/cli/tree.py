@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from jaxspec.call.options import group_options
 from jaxspec.cli import options, values
 
 
@@ -53,12 +54,13 @@ def run(arguments: argparse.Namespace) -> int:
     prompt = values.make_prompt(arguments.prompt, arguments, params.spec)
     given = values.collect_method_options(arguments)
     given["policy"] = values.make_policy(params, arguments.policy, given)
-    out = jaxspec.decode(params, prompt, trace=True, **given)
+    call = group_options(**given)
+    out = jaxspec.decode(params, prompt, trace=True, **call)
     number = notebook.find_longest_round(out) if arguments.round is None else arguments.round
     view = notebook.show_tree(out, number, params)  # refuses a wrong --round before decoding again
     if given["policy"] is not None:
         view = notebook.show_tree(
-            out, number, params, whole=grow_unpruned_tree(params, prompt, number, **given)
+            out, number, params, whole=grow_unpruned_tree(params, prompt, number, **call)
         )
     if arguments.out:
         view.save(arguments.out)

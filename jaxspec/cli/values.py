@@ -187,7 +187,7 @@ def collect_method_options(arguments: argparse.Namespace) -> dict[str, Any]:
         | penalties
         | {
             "stop": (*arguments.stop, *arguments.stop_id),
-            "method": arguments.method,
+            "drafter": arguments.method,
             "builder": arguments.builder,
             "budget": arguments.budget,
             "coupled": arguments.coupled == "on",
@@ -210,7 +210,7 @@ def make_policy(
 
     if name in (None, AUTOMATIC):
         return name
-    method = options["method"] or params.spec.default_method
+    method = options["drafter"] or params.spec.default_drafter
     if method == "ar":
         return None
     return policy_for(params, method, name, options)

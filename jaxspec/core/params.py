@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.struct
 import jax
@@ -36,14 +36,14 @@ class Spec:
     tokenizer: str | None = None
 
     @property
-    def methods(self) -> tuple[str, ...]:
-        """Names of all methods that this model can decode with, `ar` first."""
+    def drafter_names(self) -> tuple[str, ...]:
+        """All names that `drafter=` of a call may have with this model, `ar` first."""
         loaded = dict(self.drafters)
         return ("ar", *loaded, *(name for name in WEIGHTLESS if name not in loaded))
 
     @property
-    def default_method(self) -> str:
-        """The method of calls that name none: the first drafter, or `ar` if none is loaded."""
+    def default_drafter(self) -> str:
+        """The drafter of calls that name none: the first one, or `ar` if none is loaded."""
         return self.drafters[0][0] if self.drafters else "ar"
 
     def drafter(self, name: str) -> Any:
@@ -58,7 +58,7 @@ class Spec:
         if name in WEIGHTLESS:
             return WEIGHTLESS[name](self.target)
         raise ValueError(
-            f"unknown method {name!r}: {choose_one(name, self.methods)}, or load another drafter"
+            f"unknown drafter {name!r}: {choose_one(name, self.drafter_names)}, or load another one"
         )
 
 
@@ -68,13 +68,22 @@ class Params(flax.struct.PyTreeNode):
     Attributes:
       target: variables of `Transformer`; with quantised weights they include a collection of
         scales, see `jaxspec.targets.layouts.quant`.
-      drafters: {name: variables}.
+      drafters: {name: variables}, the default drafter first: `list(params.drafters)` names them.
       spec: static description.
     """
 
     target: Any
     drafters: dict[str, Any]
     spec: Spec = flax.struct.field(pytree_node=False)
+
+    # Loads what `Spec.tokenizer` names. Set where both are known, since `jaxspec.io` is above.
+    load_tokenizer: ClassVar[Callable[[str], Any]]
+
+    def __post_init__(self) -> None:
+        """Put the drafters into the spec's order: JAX sorts the keys of each dict that it maps."""
+        names = [name for name, _ in self.spec.drafters] if isinstance(self.drafters, dict) else []
+        if self.drafters and len(names) > 1 and set(names) == set(self.drafters):
+            object.__setattr__(self, "drafters", {name: self.drafters[name] for name in names})
 
     def __repr__(self) -> str:
         """Describe the weights in a line; the generated form would print all of them."""
@@ -92,6 +101,11 @@ class Params(flax.struct.PyTreeNode):
         return self.target["params"]["norm"]["scale"].dtype
 
     @property
+    def tokenizer(self) -> Any:
+        """The model's `jaxspec.io.text.tokenizer.Tokenizer`, loaded once; None if it has none."""
+        return Params.load_tokenizer(self.spec.tokenizer) if self.spec.tokenizer else None
+
+    @property
     def layout(self) -> Layout | None:
         """Where the weights lie, if several devices share them; they must not be traced."""
         return find_layout(self.target["params"]["norm"]["scale"], self.spec.target.vocab_size)
@@ -101,7 +115,7 @@ class Params(flax.struct.PyTreeNode):
         return self.drafters.get(name, {})
 
     def with_drafter(self, name: str, config: Any, variables: Any) -> Params:
-        """Return these parameters with one more drafter, which becomes the default method.
+        """Return these parameters with one more drafter, which becomes the default.
 
         Args:
           name: name of the drafter; replaces a drafter of the same name.

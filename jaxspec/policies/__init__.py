@@ -1,7 +1,7 @@
 """Policies decide how much a round drafts and verifies; see README.md in this folder.
 
     policy = jaxspec.policies.make_bastion(costs)
-    jaxspec.decode(params, prompt, policy=policy)
+    jaxspec.decode(params, prompt, speculation=jaxspec.Speculation(policy=policy))
 
 Importing this package registers the names and tags of all policies.
 """

@@ -203,7 +203,7 @@ class PolicyConfig:
 
 
 class Policy(flax.struct.PyTreeNode):
-    """A policy for `jaxspec.decode(policy=...)`; what it learned comes back in `Output.policy`.
+    """A policy for `jaxspec.Speculation(policy=...)`; what it learned comes back in `Output.policy`.
 
     Attributes:
       config: static choices that rounds are compiled for.

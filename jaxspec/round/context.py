@@ -77,7 +77,7 @@ class Round:
     def drafter_variables(self) -> Any:
         """Return the drafter's weights."""
         # XLA would split a table that is looked up and multiplied by, and add up what it looks up.
-        return constrain(self.params.drafter(self.config.method), PartitionSpec())
+        return constrain(self.params.drafter(self.config.drafter), PartitionSpec())
 
     @property
     def target_head(self) -> TargetHead:
@@ -108,7 +108,7 @@ class Round:
         given = self.config.score_temperature
         if given is not None:
             return given, given
-        return self.params.spec.drafter(self.config.method).score_temperature
+        return self.params.spec.drafter(self.config.drafter).score_temperature
 
     @property
     def score_temperature(self) -> float | jax.Array:

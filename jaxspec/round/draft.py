@@ -94,7 +94,7 @@ def _fall_back(
 
 def _layers(round: Round) -> int:
     """Return the number of layers that a step runs; 1 for drafters that are no transformers."""
-    config = round.params.spec.drafter(round.config.method)
+    config = round.params.spec.drafter(round.config.drafter)
     return 1 if record_of(config).one_forward else getattr(config, "num_layers", 1)
 
 

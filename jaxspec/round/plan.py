@@ -29,7 +29,7 @@ class DecodeConfig:
     """Static choices of a decode call; each distinct value is one compilation.
 
     Attributes:
-      method: `ar`, or the name of a drafter.
+      drafter: `ar`, or the name of a drafter.
       sampling: which sampling steps are compiled.
       builder: see `jaxspec.builders`; None: the drafter's default.
       budget: rows that a round verifies, the root included.
@@ -43,7 +43,7 @@ class DecodeConfig:
         `jaxspec.round.evidence`; 0: nothing is kept.
     """
 
-    method: str
+    drafter: str
     sampling: SamplingSpec
     builder: Builder | None = None
     budget: int = 32
@@ -108,12 +108,12 @@ def make_plan(spec: Spec, config: DecodeConfig) -> Plan:
     """Select the functions that a config names. Cached, so that equal settings never compile twice.
 
     Raises:
-      ValueError: unknown method, a builder that does not suit the drafter, or a size out of range.
+      ValueError: unknown drafter, a builder that does not suit the drafter, or a size out of range.
     """
     target = Transformer(spec.target)
-    if config.method == "ar":
+    if config.drafter == "ar":
         return Plan(target, None, None, (1,), 1)
-    drafter_config = spec.drafter(config.method)
+    drafter_config = spec.drafter(config.drafter)
     record = record_of(drafter_config)
     if config.depth is not None:
         drafter_config = record.resize(drafter_config, config.depth)
@@ -138,14 +138,14 @@ def make_plan(spec: Spec, config: DecodeConfig) -> Plan:
     return Plan(target, drafter, growth, widths, growth.longest + 1, policy, blocks)
 
 
-def suits_lookup(spec: Spec, method: str) -> bool:
-    """Whether calls that choose by cost mix prompt lookup into what a method proposes.
+def suits_lookup(spec: Spec, name: str) -> bool:
+    """Whether calls that choose by cost mix prompt lookup into what a drafter proposes.
 
     Lattice trees would lose the lookahead that they are built from.
     """
-    if method == "ar":
+    if name == "ar":
         return False
-    config = spec.drafter(method)
+    config = spec.drafter(name)
     return not record_of(config).retrieval and make_drafter(config).look_ahead is None
 
 
@@ -156,7 +156,7 @@ def _make_drafter(config: DecodeConfig, drafter_config: Any) -> Drafter:
 
 def choose_builder(spec: Spec, config: DecodeConfig) -> Builder:
     """Return the builder of a call that drafts: the given one, or the drafter's default."""
-    own = record_of(spec.drafter(config.method)).default_builder
+    own = record_of(spec.drafter(config.drafter)).default_builder
     return parse_builder(own) if config.builder is None else config.builder
 
 
@@ -170,7 +170,7 @@ def drafter_forwards(plan: Plan, config: DecodeConfig, spec: Spec) -> int:
     """
     if plan.drafter is None:
         return 0
-    record = record_of(spec.drafter(config.method))
+    record = record_of(spec.drafter(config.drafter))
     if record.retrieval:
         return 0
     return 1 if record.one_forward else 1 + plan.steps
@@ -182,7 +182,7 @@ def _bind(builder: Builder, config: DecodeConfig, drafter_config: Any, drafter: 
     depth = config.depth or drafter.depth
     if not in_steps and depth > drafter.depth:
         raise ValueError(
-            f"depth is {depth}: {config.method!r} drafts at most {drafter.depth} tokens"
+            f"depth is {depth}: {config.drafter!r} drafts at most {drafter.depth} tokens"
         )
     vocab_size = drafter_config.draft_vocab_size or drafter_config.vocab_size
     proposes = Proposes(
@@ -201,7 +201,7 @@ def _bind(builder: Builder, config: DecodeConfig, drafter_config: Any, drafter: 
     except Unsuitable as error:
         suitable = ", ".join(record.builders)
         raise ValueError(
-            f"builder {builder.name!r} does not suit {config.method!r}: "
+            f"builder {builder.name!r} does not suit {config.drafter!r}: "
             f"choose one of {suitable} ({error})"
         ) from None
 
@@ -219,7 +219,7 @@ def _check_policy(
 ) -> None:
     """Raise ValueError if a policy cannot decide about these trees."""
     functions, in_steps = policy.functions(), growth.nodes > 0
-    act, method = functions.act, repr(config.method)
+    act, name = functions.act, repr(config.drafter)
     stops, most = act.deeper or act.keep, policy.widths[-1] if policy.widths else growth.rows
     faults = {
         "the policy stops drafting between levels, and a shortlist computes all levels at once: "
@@ -227,13 +227,13 @@ def _check_policy(
         f"the policy reads a chain, and builder '{builder}' branches: use 'chain'": (
             functions.chains and growth.candidates > 1
         ),
-        f"the policy chooses block sizes, and {method} drafts no blocks: choose another policy": (
+        f"the policy chooses block sizes, and {name} drafts no blocks: choose another policy": (
             act.block and not blocks
         ),
-        f"the policy stops drafting, and {method} drafts in one step: choose another policy": (
+        f"the policy stops drafting, and {name} drafts in one step: choose another policy": (
             stops and not (act.draft or act.block or act.rows or in_steps)
         ),
-        f"the policy picks nodes of a level, but {method} drafts several levels a step: "
+        f"the policy picks nodes of a level, but {name} drafts several levels a step: "
         "leave it out": act.keep and in_steps and growth.slots > 1,
         f"a policy weighs path probabilities, builder '{builder}' orders paths by another score: "
         "leave the score out": not builder.by_probability,

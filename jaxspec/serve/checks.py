@@ -29,12 +29,12 @@ class DraftLimits(NamedTuple):
     """What a drafter of the engine can do.
 
     Attributes:
-      method: its name, or `ar`.
+      name: its name, or `ar`.
       depth: longest drafted path.
       rows: most rows of a slot.
     """
 
-    method: str
+    name: str
     depth: int
     rows: int
 
@@ -58,9 +58,9 @@ class Limits:
     logprobs: int = 0
 
     @property
-    def methods(self) -> tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
         """Names of the drafters."""
-        return tuple(drafter.method for drafter in self.drafters)
+        return tuple(drafter.name for drafter in self.drafters)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +116,7 @@ def check_request(request: ServeRequest, limits: Limits) -> Accepted:
     index = _find_drafter(request, limits)
     # Who asks about a prompt seldom wants many tokens: for them, no drafter reads it.
     asks = request.prompt_logprobs is not None
-    drafts = request.method != "ar" and limits.methods != ("ar",) and not asks
+    drafts = request.drafter != "ar" and limits.names != ("ar",) and not asks
     first = int(number_sequences([prompt])[0])
     settings = {
         "seed": int(request.seed),
@@ -195,12 +195,14 @@ def _check_stop(request: ServeRequest, limits: Limits) -> tuple[tuple[int, ...],
 
 def _find_drafter(request: ServeRequest, limits: Limits) -> int:
     """Return the index of the request's drafter; 0 for `ar`."""
-    if request.method in (None, "ar"):
+    if request.drafter in (None, "ar"):
         return 0
-    if request.method not in limits.methods:
-        names = ", ".join(map(repr, limits.methods))
-        raise InvalidRequest("method", f"method is {request.method!r}: give {names} or 'ar'")
-    return limits.methods.index(request.method)
+    if request.drafter not in limits.names:
+        names = ", ".join(map(repr, limits.names))
+        raise InvalidRequest(
+            "drafter", f"no drafter {request.drafter!r} here: give {names} or 'ar'"
+        )
+    return limits.names.index(request.drafter)
 
 
 def _sampling(request: ServeRequest) -> dict[str, Any]:

@@ -40,8 +40,8 @@ class Engine:
 
     Attributes:
       slots: B.
-      methods: names of the drafters, the default one first; or `ar` alone.
-      method: the first of them, that of requests that name none.
+      drafters: names of the drafters, the default one first; or `ar` alone.
+      drafter: the first of them, that of requests that name none.
       room: most tokens of a prompt together with its new tokens.
       pulse: seconds after which an engine without work wants a visit; None: never.
     """
@@ -67,8 +67,8 @@ class Engine:
         self._warm, self._fed_seconds = False, 0.0
         self._counters = Counters(device.slots, device.plan.longest - 1)
         self._feeder = Feeder(device, self._prefixes, self._counters, pace)
-        self.slots, self.methods, self.room = device.slots, limits.methods, limits.room
-        self.method = self.methods[0]
+        self.slots, self.drafters, self.room = device.slots, limits.names, limits.room
+        self.drafter = self.drafters[0]
         self.pulse = None if device.followers is None else PULSE
 
     @under_own_settings
@@ -161,7 +161,7 @@ class Engine:
         return True
 
     @under_own_settings
-    def publish(self, weights: Any, method: str | None = None) -> None:
+    def publish(self, weights: Any, drafter: str | None = None) -> None:
         """Replace a drafter's weights, between visits. Texts stay the same; nothing is compiled.
 
         Requests that run are drafted for by the new weights, though the old ones read their
@@ -169,15 +169,15 @@ class Engine:
 
         Args:
           weights: the drafter's variables, as in `Params.drafters`; they are copied.
-          method: the drafter; None: the default one.
+          drafter: its name; None: the default one.
 
         Raises:
           ValueError: the engine has no such drafter; an array is missing, unknown or of another
             shape or dtype; or several processes share the target.
         """
-        method = self.method if method is None else method
-        reader = find_published(method, self.methods)
-        self._device.publish(method, weights)
+        drafter = self.drafter if drafter is None else drafter
+        reader = find_published(drafter, self.drafters)
+        self._device.publish(drafter, weights)
         self._prefixes.forget_reader(reader)
         for task in self._tasks.values():
             task.outdated |= task.reader == reader

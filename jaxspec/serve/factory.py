@@ -14,7 +14,6 @@ from jaxspec.core.params import Params, check_params
 from jaxspec.core.runtime.jax_settings import under_own_settings
 from jaxspec.core.runtime.near_miss import naming_options
 from jaxspec.io.program_cache import keep_programs
-from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.serve import sizes
 from jaxspec.serve.checks import Limits
 from jaxspec.serve.engine import Engine
@@ -38,7 +37,7 @@ def make_engine(
     *,
     slots: int = 8,
     capacity: int | None = None,
-    method: str | Sequence[str] | None = None,
+    drafter: str | Sequence[str] | None = None,
     builder: str | Builder | None = None,
     budget: int | None = None,
     block_size: int | None = None,
@@ -63,7 +62,7 @@ def make_engine(
       params: from `jaxspec.load`.
       slots: requests that decode at the same time.
       capacity: rows of each slot's key-value caches (None: 2048, or what the model's positions need).
-      method: as in `jaxspec.decode`; or names of several drafters, from which each request chooses
+      drafter: as in `jaxspec.decode`; or names of several drafters, from which each request chooses
         one. The first is that of requests that name none. None: the first two that are loaded, and
         requests that name none get the one that has been faster.
       builder, block_size, depth, score_temperature: as in `jaxspec.decode`, for all drafters.
@@ -96,13 +95,13 @@ def make_engine(
     pace = Pace(sizes.check_seconds(visit_seconds), rounds)
     check_choice("rule", rule, RULES)
     chooses = rule in WEIGHING and params.layout is None
-    tries = chooses and method is None and len(spec.drafters) > 1
+    tries = chooses and drafter is None and len(spec.drafters) > 1
     if tries:
-        method = [name for name, _ in spec.drafters[:_MOST_TRIED]]
+        drafter = [name for name, _ in spec.drafters[:_MOST_TRIED]]
     config = sizes.choose_config(
         spec,
         # A drafter that never drafts would still have to absorb what is committed.
-        "ar" if rule == "ar" else method,
+        "ar" if rule == "ar" else drafter,
         builder=builder,
         budget=budget,
         block_size=block_size,
@@ -111,19 +110,19 @@ def make_engine(
         chooses=chooses,
         score_temperature=score_temperature,
     )
-    methods = [one.method for one in list_configs(config)]
+    names = [one.drafter for one in list_configs(config)]
     rows, room = sizes.choose_capacity(spec, config, capacity)
     limits = Limits(
         spec=spec,
         drafters=sizes.list_limits(spec, config),
         room=room,
-        tokenizer=load_tokenizer(spec.tokenizer) if spec.tokenizer else None,
+        tokenizer=params.tokenizer,
         logprobs=min(most, spec.target.vocab_size),
     )
     rules = sizes.choose_rules(rule, edges, slots, join_plans(spec, config).widths[-1])
-    if costs is not None and methods != ["ar"]:
+    if costs is not None and names != ["ar"]:
         sizes.check_costs(costs, rules, slots)
-    params = weight_layouts.PROCESS.add_copies(params, methods, slots)
+    params = weight_layouts.PROCESS.add_copies(params, names, slots)
     shape = slots, rows, limits.logprobs
     check_processes(params, config, rules, shape)
     in_background = sizes.compiles_in_background(params)

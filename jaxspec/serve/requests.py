@@ -27,7 +27,7 @@ class ServeRequest:
       stop: strings and token ids that end the text, in addition to the model's EOS tokens.
       ignore_eos: do not stop at the model's EOS tokens.
       min_tokens: tokens before which nothing ends the text, at most `max_new_tokens`.
-      method: `ar`, or the name of one of the engine's drafters; None: the first of them. It changes
+      drafter: `ar`, or the name of one of the engine's drafters; None: the first of them. It changes
         no token.
       weight: how much a token of this request counts when rows are shared, 0.001 to 1000.
       deadline: seconds after `submit` at which the request ends with what it has; None: never.
@@ -54,7 +54,7 @@ class ServeRequest:
     stop: tuple[str | int, ...] = ()
     ignore_eos: bool = False
     min_tokens: int = 0
-    method: str | None = None
+    drafter: str | None = None
     weight: float = 1.0
     deadline: float | None = None
     trace: bool = False

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from jaxspec.call.arguments import check_count
+from jaxspec.call.options import Speculation
 from jaxspec.call.resolve import BUDGET, resolve_config
 from jaxspec.core.params import Params, Spec
 from jaxspec.core.sampling.settings import MIXED
@@ -28,7 +29,7 @@ CPU_BUDGET = 8
 
 def choose_config(
     spec: Spec,
-    method: str | Sequence[str] | None,
+    drafter: str | Sequence[str] | None,
     *,
     lookup: bool | None,
     budget: int | None,
@@ -41,26 +42,26 @@ def choose_config(
       budget: None: the default one.
       chooses: whether the engine chooses what is not given, as `jaxspec.decode` does.
     """
-    names = tuple(method) if isinstance(method, list | tuple) else (method,)
+    names = tuple(drafter) if isinstance(drafter, list | tuple) else (drafter,)
     if not names or len(set(names)) < len(names) or ("ar" in names and len(names) > 1):
         raise ValueError(
-            f"method is {method!r}: give one name, or those of several drafters, each once; every "
+            f"drafter is {drafter!r}: give one name, or those of several drafters, each once; every "
             "request may ask for 'ar'"
         )
-    options |= {"lookup": bool(lookup), "budget": budget}
     if budget is None:
-        options["budget"] = CPU_BUDGET if current_device().platform == "cpu" else BUDGET
-    found = [resolve_config(spec, method=name, **options)[0] for name in names]
+        budget = CPU_BUDGET if current_device().platform == "cpu" else BUDGET
+    given = Speculation(lookup=bool(lookup), budget=budget, **options)
+    found = [resolve_config(spec, drafter=name, speculation=given)[0] for name in names]
     replace = dataclasses.replace
     if lookup is None and chooses:
-        found = [replace(one, lookup=suits_lookup(spec, one.method)) for one in found]
+        found = [replace(one, lookup=suits_lookup(spec, one.drafter)) for one in found]
     configs = tuple(replace(config, sampling=MIXED) for config in found)
     return configs[0] if len(configs) == 1 else configs
 
 
 def list_limits(spec: Spec, config: Config) -> tuple[DraftLimits, ...]:
     """List what the drafters can do."""
-    plans = [(one.method, make_plan(spec, one)) for one in list_configs(config)]
+    plans = [(one.drafter, make_plan(spec, one)) for one in list_configs(config)]
     return tuple(DraftLimits(name, plan.longest - 1, plan.widths[-1]) for name, plan in plans)
 
 

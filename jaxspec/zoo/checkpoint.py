@@ -35,6 +35,7 @@ from jaxspec.zoo.places import (
 
 # Tokens without an embedding row that a tokenizer may have beside those that it calls added.
 _FEW = 16
+Params.load_tokenizer = staticmethod(load_tokenizer)
 
 
 @naming_options
@@ -58,8 +59,8 @@ def load(
       drafter: the name of a drafter that ships with the model, a hub id (`repo` or
         `repo::subfolder`), a directory, or a dict {name: any of these}, in any format that `jaxspec
         inspect` calls readable. By default, all drafters in the model's `drafters/` folder.
-        `prompt_lookup` has no files and is always available; if it is the only one given, no
-        drafter is loaded.
+        `prompt_lookup` has no files and is always there; `drafter="prompt_lookup"` and
+        `drafter="ar"` load none.
       dtype: dtype of weights and caches. By default float32 on a CPU, bfloat16 on a GPU, and
         float16 on GPUs without bfloat16 units (T4).
       quantize: `int8` or `fp8`: store the target's weights in one byte each, with a scale per

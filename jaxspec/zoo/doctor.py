@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from jaxspec.call.api import decode
+from jaxspec.call.options import Sampling, Speculation
 from jaxspec.call.text.token_ids import to_ids
 from jaxspec.core.params import Params
 from jaxspec.drafters.files import read_config
 from jaxspec.drafters.registry import record_of
-from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.io.weights.config_entries import read_entries
 from jaxspec.targets.families.hf_config import target_config
 from jaxspec.zoo.checkpoint import load
@@ -149,15 +149,15 @@ def _probe(
     Returns:
       The acceptance length, and the fit of the layers as given, one lower and one higher.
     """
-    spec, tokenizer = (
-        params.spec,
-        load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None,
-    )
-    config = spec.drafter(_NAME)
-    ids = [to_ids(prompt, tokenizer, spec.target) for prompt in prompts]
-    options = {"method": _NAME, "builder": "chain", "budget": 1 + config.depth, "ignore_eos": True}
+    config = params.spec.drafter(_NAME)
+    ids = [to_ids(prompt, params.tokenizer, params.spec.target) for prompt in prompts]
     outputs = decode(
-        params, [list(map(int, prompt)) for prompt in ids], max_new_tokens=max_new_tokens, **options
+        params,
+        [list(map(int, prompt)) for prompt in ids],
+        max_new_tokens=max_new_tokens,
+        drafter=_NAME,
+        sampling=Sampling(ignore_eos=True),
+        speculation=Speculation(builder="chain", budget=1 + config.depth),
     )
     acceptance = sum(out.stats.emitted - 1 for out in outputs) / sum(
         out.stats.rounds for out in outputs
@@ -171,7 +171,7 @@ def _probe(
     sets = {
         shift: layers
         for shift, layers in sets.items()
-        if shift == "0" or (min(layers) >= 0 and max(layers) < spec.target.num_layers)
+        if shift == "0" or (min(layers) >= 0 and max(layers) < params.spec.target.num_layers)
     }
     texts = [[*map(int, prompt), *out.tokens] for prompt, out in zip(ids, outputs, strict=True)]
     fits = dict(

@@ -33,7 +33,7 @@ def find_sources(name: Any, model: Path, drafter: Any) -> dict[str, Path]:
     own = shipped(folder)
     if drafter is None:
         return {label: folder / label for label in own}
-    if isinstance(drafter, str) and drafter in WEIGHTLESS:  # it has no files, and is always there
+    if isinstance(drafter, str) and drafter in ("ar", *WEIGHTLESS):  # without files, always there
         return {}
     if not isinstance(drafter, dict):
         named = drafter in own

@@ -117,7 +117,7 @@ def test_positions_are_those_of_the_traces(method):
         params,
         toys.PROMPTS,
         trace=True,
-        method=method,
+        drafter=method,
         score_temperature=1.0,
         **BUILDERS.get(method, {}),
     )

@@ -21,6 +21,7 @@ import jaxspec
 from jaxspec.adapt import AdaptiveSession, AdaptOptions, replay
 from jaxspec.adapt.deciders import Decider, Decision
 from jaxspec.adapt.publish import copy_weights, hash_weights, publish
+from jaxspec.call.options import group_options
 from jaxspec.call.session import prepare, run_prefill
 from jaxspec.core.runtime.compilations import compilations
 from jaxspec.round.loop import run
@@ -37,8 +38,8 @@ def test_text_is_that_of_a_session_that_never_learns(temperature):
     session = AdaptiveSession(params, "always-full", options=OPTIONS)
     options = toys.OPTIONS | dict(temperature=temperature, seed=3)
     for prompt in toys.ROUNDS:
-        plain = jaxspec.decode(params, prompt, **options)
-        assert session.decode(prompt, **options).tokens == plain.tokens
+        plain = jaxspec.decode(params, prompt, **group_options(**options))
+        assert session.decode(prompt, **group_options(**options)).tokens == plain.tokens
     assert session.version >= 3
     assert hash_weights(session.serving) != hash_weights(params.drafters["jetspec"]["params"])
     assert hash_weights(params.target) == target and hash_weights(params.drafters) == given
@@ -48,8 +49,8 @@ def test_text_is_that_of_a_session_that_never_learns(temperature):
 def test_text_stays_when_every_round_has_other_weights(temperature):
     params, random = toys.make_params(), np.random.default_rng(0)
     options = toys.OPTIONS | dict(temperature=temperature, seed=5)
-    wanted = jaxspec.decode(params, toys.PROMPTS[0], **options).tokens
-    session = prepare(params, toys.PROMPTS[0], **options)
+    wanted = jaxspec.decode(params, toys.PROMPTS[0], **group_options(**options)).tokens
+    session = prepare(params, toys.PROMPTS[0], **group_options(**options))
     state, served = run_prefill(session), copy_weights(params.drafters["jetspec"]["params"])
     while not bool(state.done.all()):
         noise = jax.tree.map(
@@ -126,7 +127,7 @@ def test_a_session_that_rests_cuts_no_evidence():
 def test_a_decider_that_never_learns_runs_the_plain_program():
     params = toys.make_params()
     session = AdaptiveSession(params, "never", options=OPTIONS)
-    plain = jaxspec.decode(params, toys.ROUNDS[0], lookup=False, **toys.OPTIONS)
+    plain = jaxspec.decode(params, toys.ROUNDS[0], **group_options(**toys.FLAT | {"lookup": False}))
     counted = compilations()
     assert session.decode(toys.ROUNDS[0], **toys.OPTIONS).tokens == plain.tokens
     assert compilations() == counted and session.buffers.written == 0
@@ -270,7 +271,7 @@ def test_copied_tokens_are_left_out_unless_asked_for(monkeypatch, given, lookup)
 
     monkeypatch.setattr("jaxspec.adapt.session.prepare", record)
     with pytest.raises(InterruptedError):
-        AdaptiveSession(toys.make_params()).decode(toys.PROMPTS[0], **given)
+        AdaptiveSession(toys.make_params()).decode(toys.PROMPTS[0], **group_options(**given))
     assert seen == [lookup]
 
 

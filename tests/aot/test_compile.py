@@ -25,23 +25,23 @@ needs_plugin = pytest.mark.skipif(not CAN, reason=REASON)
 # Two layers of the 8B model, whose cache of 8192 rows has 32 MiB of keys.
 LOOP = {"arch": "qwen3-8b", "layers": 2, "budget": 32, "capacity": 8192}
 LOOPS = {gpu: {"gpu": gpu} for gpu in ("h100", "a100", "l4")}
-LOOPS |= {"h100 ar": {"gpu": "h100", "method": "ar"}, "t4": {"gpu": "t4", "dtype": "float16"}}
+LOOPS |= {"h100 ar": {"gpu": "h100", "drafter": "ar"}, "t4": {"gpu": "t4", "dtype": "float16"}}
 LOOPS |= {"h100 policy": {"gpu": "h100", "policy": "best"}}
 # Chunks of a prompt: the first one, and a loop of the others.
-PREFILL = {"arch": "qwen3-8b", "layers": 2, "method": "ar", "part": "prefill"}
+PREFILL = {"arch": "qwen3-8b", "layers": 2, "drafter": "ar", "part": "prefill"}
 PREFILL |= {"capacity": 32768}
 PREFILLS = {"h100 prefill": {"gpu": "h100"}}
 PREFILLS |= {"h100 batch prefill": {"gpu": "h100", "batch": 4, "capacity": 8192}}
 PREFILLS |= {"t4 prefill": {"gpu": "t4", "dtype": "float16", "capacity": 8192}}
 # Rounds of every kind of tree and weights, with one layer of the target.
-SPECBLOCK = {"method": "specblock", "builder": "rank_guided"}
+SPECBLOCK = {"drafter": "specblock", "builder": "rank_guided"}
 ROUNDS = {
     "expand@32": {"builder": "expand", "budget": 32},
     "expand@64": {"builder": "expand", "budget": 64},
     "beam": {"builder": "beam", "budget": 64},
     "dynamic": {"builder": "dynamic", "budget": 60},
-    "eagle3 dynamic": {"method": "eagle3", "builder": "dynamic", "budget": 60},
-    "dspark lattice": {"method": "dspark", "builder": "lattice", "budget": 64},
+    "eagle3 dynamic": {"drafter": "eagle3", "builder": "dynamic", "budget": 60},
+    "dspark lattice": {"drafter": "dspark", "builder": "lattice", "budget": 64},
     "specblock rank-guided": SPECBLOCK | {"budget": 64},
     "batch": {"budget": 16, "batch": 8},
     "block sizes": {"budget": 32, "policy": "blockpilot"},
@@ -60,15 +60,15 @@ FILTERS = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.05}
 # Steps of a drafter alone, and other programs of which a test or two read one figure each.
 DRAFT = {"arch": "qwen3-8b", "part": "draft", "spills": False}
 DRAFTS = {
-    f"{builder}@{batch}": {"method": "dspark", "builder": builder, "budget": 64, "batch": batch}
+    f"{builder}@{batch}": {"drafter": "dspark", "builder": builder, "budget": 64, "batch": batch}
     for batch in (1, 8)
     for builder in ("chain", "lattice", "lattice/shortlist=128")
 }
-DRAFTS["step"] = {"method": "eagle3", "builder": "chain", "budget": 4, "layers": 2}
+DRAFTS["step"] = {"drafter": "eagle3", "builder": "chain", "budget": 4, "layers": 2}
 # Chunks after the first, which read the cache that they write.
 CHUNKS = {"arch": "qwen3-8b", "layers": 3, "capacity": 8192, "part": "prefill", "policy": "auto"}
 LOOPS |= {"h100 filters": {"gpu": "h100", **FILTERS}}
-LOOPS |= {"h100 top-p": {"gpu": "h100", "method": "ar", "temperature": 0.6, "top_p": 0.95}}
+LOOPS |= {"h100 top-p": {"gpu": "h100", "drafter": "ar", "temperature": 0.6, "top_p": 0.95}}
 LOOPS |= {
     f"h100 {rule}": {"gpu": "h100", "temperature": 1.0, "acceptance": rule}
     for rule in ("sequential", "rejection")
@@ -423,7 +423,7 @@ def test_what_does_not_compile_is_reported():
     report = aot.compile_report(ATTENTION, options, "t4")
     assert not report["compiles"] and "needs compute capability 8.0" in report["error"]
     assert aot_table.render_compiled(
-        [{"part": "rounds", "options": {"method": "ar"}} | report]
+        [{"part": "rounds", "options": {"drafter": "ar"}} | report]
     ).startswith("ar does not compile: ValueError: ")
 
 
@@ -438,8 +438,8 @@ def test_without_the_plugin_the_command_says_what_to_install(capsys):
 def test_a_wrong_method_is_told_before_anything_compiles(capsys):
     from jaxspec.cli.main import main
 
-    assert main(["aot", "--arch", "mini", "--method", "bush"]) == 2
-    assert "unknown method 'bush'" in capsys.readouterr().err
+    assert main(["aot", "--arch", "mini", "--drafter", "bush"]) == 2
+    assert "unknown drafter 'bush'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

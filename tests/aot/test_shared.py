@@ -15,7 +15,7 @@ from jaxspec.cli.main import main
 from pallas_kernels.aot.lower import lower_on
 
 # A layer of the target with 128 experts of 768 channels.
-CALL = {"arch": "qwen3-30b-a3b", "layers": 1, "method": "ar", "capacity": 256}
+CALL = {"arch": "qwen3-30b-a3b", "layers": 1, "drafter": "ar", "capacity": 256}
 
 
 def lower(experts, **options):
@@ -55,8 +55,8 @@ def test_the_command_passes_on_how_experts_are_shared(monkeypatch, capsys):
 
     monkeypatch.setattr(aot, "compile_report", compile_report)
     given = ["aot", "--arch", "qwen3-30b-a3b", "--tp", "4", "--experts", "expert"]
-    assert main([*given, "--method", "ar"]) == 1
-    assert main([*given, "--method", "ar", "--prefill"]) == 1
+    assert main([*given, "--drafter", "ar"]) == 1
+    assert main([*given, "--drafter", "ar", "--prefill"]) == 1
     assert calls == [("shared_loop", 4, "expert"), ("shared_prefill", 4, "expert")]
 
 
@@ -89,7 +89,7 @@ def test_virtual_devices_share_something_and_are_no_gpus(options, message, capsy
 def test_virtual_devices_show_the_partitioned_program(tmp_path, capsys):
     """The target has one layer of 5 heads, and five devices; `mini` is the smallest."""
     path = tmp_path / "aot.json"
-    given = ["--arch", "mini", "--method", "ar", "--layers", "1", "--context", "256"]
+    given = ["--arch", "mini", "--drafter", "ar", "--layers", "1", "--context", "256"]
     assert main(["aot", "--gpu", "cpu", "--tp", "5", *given, "--json", str(path)]) == 0
     (report,) = json.loads(path.read_text())
     assert report["devices"] == 5 and report["memory"]["aliased"] >= report["cache_bytes"] > 0
@@ -117,6 +117,6 @@ def test_what_virtual_devices_cannot_compile_is_told(monkeypatch):
         return subprocess.CompletedProcess(command, 1, "", "Traceback\nValueError: no memory\n")
 
     monkeypatch.setattr(aot_virtual.subprocess, "run", fail)
-    report = aot_virtual.compile_virtual(arch="mini", layers=1, method="ar", devices=5)
+    report = aot_virtual.compile_virtual(arch="mini", layers=1, drafter="ar", devices=5)
     assert not report["compiles"] and report["error"] == "ValueError: no memory"
     assert render_partitioned([report]) == "ar does not compile: ValueError: no memory"

@@ -13,6 +13,7 @@ from benchmarks.serving.model_batches import find_crossover, model_batches, mode
 from benchmarks.serving.recorded_trees import Trees, record_trees
 from benchmarks.serving.replay import replay
 from jaxspec.bench.architectures import ARCHITECTURES
+from jaxspec.call.options import group_options
 from jaxspec.costs.roofline import DEVICES
 from jaxspec.costs.shared_roofline import forward_seconds
 from jaxspec.serve.on_device.slot_rounds import Rules
@@ -93,7 +94,7 @@ def test_recorded_trees_accept_what_decoding_does():
     trees = record_trees(params, [prompt], tokens=6, budget=6)
     assert trees.logprob.shape == trees.depth.shape == trees.accepted.shape == (1, 6, 6)
     assert trees.accepted[..., 0].all() and (trees.logprob[..., 0] == 0).all()
-    first = jaxspec.decode(params, prompt, trace=True, **options).rounds[0]
+    first = jaxspec.decode(params, prompt, trace=True, **group_options(**options)).rounds[0]
     assert trees.accepted[0, 0].sum() == len(first.path)
     np.testing.assert_allclose(trees.logprob[0, 0], first.tree.logprob, atol=1e-4)
 

@@ -135,7 +135,13 @@ def test_temperatures_are_kept_with_the_drafter(dspark, tmp_path):
 def test_a_drafter_without_the_head_is_refused():
     params = jaxspec.load("mini", dtype="float32")
     with pytest.raises(ValueError, match="needs a drafter with a confidence head"):
-        jaxspec.decode(params, [40, 41], method="dflash", builder="chain+confidence", budget=4)
+        jaxspec.decode(
+            params,
+            [40, 41],
+            drafter="dflash",
+            speculation=jaxspec.Speculation(builder="chain+confidence"),
+            budget=4,
+        )
     with pytest.raises(ValueError, match="choose 'logprob' or 'confidence'"):
         jaxspec.builders.chain("entropy")
 

@@ -22,7 +22,7 @@ from jaxspec.tuner.calibrate.by_steps import _pairs, _separate
 
 GOLDEN = SHIPPED / "dflash"
 TIMES = make_costs((1, 4, 12), (0, 100), 0.0, [[3, 3], [4, 4], [6, 8]], plain=(2, 2), step=(1, 2))
-BASE = Method("dflash-best_first@12", {"method": "dflash", "builder": "best_first", "budget": 12})
+BASE = Method("dflash-best_first@12", {"drafter": "dflash", "builder": "best_first", "budget": 12})
 
 
 def test_parts_of_measured_rounds():
@@ -83,7 +83,7 @@ def test_what_slows_a_whole_repeat_is_left_out(monkeypatch):
     monkeypatch.setattr(policies, "check_prompts", lambda *arguments: None)
     monkeypatch.setattr(policies, "_decode_all", lambda *arguments: (found, {}))
     monkeypatch.setattr(policies, "describe_environment", lambda params: {})
-    methods = [Method(name, {"method": "ar"}) for name in taken]
+    methods = [Method(name, {"drafter": "ar"}) for name in taken]
     report = compare_policies(
         None, [LabelledPrompt("a", [1, 2])], methods, TIMES, repeats=3, against="one"
     )

@@ -37,7 +37,7 @@ def test_both_ways_decode_the_same_texts_in_turns(calls):
     assert texts == [PROMPTS[:2]] * 4 + [[PROMPTS[2], PROMPTS[0]]] * 2
     ways = [call[1] for call in calls]
     assert ways == [False, True, True, False, False, True]
-    assert all(call[2] == {"method": "ar"} for call in calls)
+    assert all(call[2] == {"drafter": "ar"} for call in calls)
     assert record["tokens"] == [3, 5] and record["live"] == pytest.approx([0.75, 5 / 6])
     assert len(record["whole"]) == len(record["shrinking"]) == 2
 

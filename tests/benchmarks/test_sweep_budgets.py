@@ -272,11 +272,14 @@ def test_a_sweep(monkeypatch, tmp_path):
     """All of it but the decodes: who decodes what, what is counted of each decode, the report and
     the picture.
     """
-    calls, rounds = [], {"ar": 12, 2: 8, 4: 4}
+    calls, asked, rounds = [], [], {"ar": 12, 2: 8, 4: 4}
 
     def decode(params, prompt, **options):
         calls.append(options)
-        policy, count = options.get("policy"), rounds[options.get("budget", "ar")]
+        given = options.get("speculation") or jaxspec.Speculation()
+        builder = given.builder and str(given.builder)
+        asked.append((given.policy is not None, builder, options.get("budget")))
+        policy, count = given.policy, rounds[options.get("budget", "ar")]
         if policy is not None:
             state = policy.state or init_controller(3, 4)
             sizes = state.sizes + count * (np.arange(5) == 4)
@@ -321,7 +324,7 @@ def test_a_sweep(monkeypatch, tmp_path):
         None, PROMPTS, FAMILY, temperatures=(0.0, 1.0), repeats=2, options={"seed": 5}
     ) | {"dtype": "float32"}
     report["settings"] = {"scramble": 3}
-    assert {(c.get("policy") is not None, c.get("builder"), c.get("budget")) for c in calls} == {
+    assert set(asked) == {
         (False, None, None),
         (False, "best_first", 2),
         (False, "best_first", 4),

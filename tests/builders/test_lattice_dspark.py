@@ -11,6 +11,7 @@ from short_models import shorten
 from slow_cases import slow_except
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.drafters.base import Committed, TargetHead
 from jaxspec.drafters.dspark.network import DSpark
 from jaxspec.drafters.registry import make_drafter
@@ -69,7 +70,7 @@ def score_path(kind, tokens, path):
 
 def trees(kind, builder, **options):
     options |= dict(builder=builder, budget=BUDGET, score_temperature=SCALE, trace=True)
-    return jaxspec.decode(load(kind), prompt(), method="dspark", **options)
+    return jaxspec.decode(load(kind), prompt(), drafter="dspark", **group_options(**options))
 
 
 @pytest.mark.slow
@@ -106,7 +107,7 @@ def test_paths_have_the_scores_of_their_branches(kind):
 )
 def test_the_text_is_the_targets_in_no_more_rounds_than_a_chains(kind, temperature):
     options = {"max_new_tokens": 24, "temperature": temperature, "seed": 5}
-    plain = jaxspec.decode(load(kind), prompt(), method="ar", **options)
+    plain = jaxspec.decode(load(kind), prompt(), drafter="ar", **group_options(**options))
     out, chain = (trees(kind, builder, **options) for builder in ("lattice", "chain"))
     assert out.tokens == chain.tokens == plain.tokens
     assert out.stats.rounds <= chain.stats.rounds

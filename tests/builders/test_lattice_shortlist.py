@@ -12,6 +12,7 @@ from slow_cases import slow_except
 
 import jaxspec
 from jaxspec.builders import Proposes, lattice
+from jaxspec.call.options import group_options
 from jaxspec.policies.rules.svip import make_svip
 from jaxspec.round import lookahead
 
@@ -177,9 +178,16 @@ def load(kind):
 )
 def test_rounds_are_those_of_the_dense_lattice(kind, temperature, tokens):
     prompt = max((trace["prompt"] for trace in records("dspark", "decode.json")), key=len)
-    options = {"max_new_tokens": 12, "temperature": temperature, "seed": 3, "method": "dspark"}
+    options = {"max_new_tokens": 12, "temperature": temperature, "seed": 3, "drafter": "dspark"}
     dense, out = (
-        jaxspec.decode(load(kind), prompt, builder=builder, budget=24, trace=True, **options)
+        jaxspec.decode(
+            load(kind),
+            prompt,
+            speculation=jaxspec.Speculation(builder=builder),
+            budget=24,
+            trace=True,
+            **options,
+        )
         for builder in ("lattice", f"lattice/shortlist={tokens}")
     )
     assert len(out.rounds) == len(dense.rounds)
@@ -187,7 +195,7 @@ def test_rounds_are_those_of_the_dense_lattice(kind, temperature, tokens):
         np.testing.assert_array_equal(one.tree.token, other.tree.token)
         np.testing.assert_array_equal(one.tree.parent, other.tree.parent)
         np.testing.assert_allclose(one.tree.logprob, other.tree.logprob, atol=1e-4)
-    plain = jaxspec.decode(load(kind), prompt, **options | {"method": "ar"})
+    plain = jaxspec.decode(load(kind), prompt, **group_options(**options | {"drafter": "ar"}))
     assert out.tokens == plain.tokens
 
 
@@ -196,7 +204,12 @@ def test_other_drafters_are_refused():
     with pytest.raises(ValueError, match="DSpark with a vanilla or gated head: leave 'shortlist'"):
         lattice(shortlist=4).bind(sizes)
     with pytest.raises(ValueError, match="a shortlist needs a drafter"):
-        jaxspec.decode(load("rnn"), [1, 2], method="dspark", builder="lattice/shortlist=8")
+        jaxspec.decode(
+            load("rnn"),
+            [1, 2],
+            drafter="dspark",
+            speculation=jaxspec.Speculation(builder="lattice/shortlist=8"),
+        )
     with pytest.raises(ValueError, match="shortlist is 0: give a whole number of at least 1"):
         lattice(shortlist=0)
 
@@ -206,9 +219,8 @@ def test_policies_that_stop_between_levels_are_refused():
         jaxspec.decode(
             load("vanilla"),
             [1, 2],
-            method="dspark",
-            builder="lattice/shortlist=8",
-            policy=make_svip(),
+            drafter="dspark",
+            speculation=jaxspec.Speculation(builder="lattice/shortlist=8", policy=make_svip()),
         )
 
 

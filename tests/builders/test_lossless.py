@@ -6,6 +6,7 @@ from short_models import shorten
 
 import jaxspec
 from jaxspec.builders import static
+from jaxspec.call.options import group_options
 
 GOLDEN = SHIPPED / "jetspec"
 PROMPTS = [[5, 9, 13, 2, 7, 40], [100, 3, 77]]
@@ -32,7 +33,7 @@ def params():
 @pytest.fixture(scope="module")
 def decode(params):
     def tokens(**options):
-        outs = jaxspec.decode(params, PROMPTS, max_new_tokens=16, **options)
+        outs = jaxspec.decode(params, PROMPTS, max_new_tokens=16, **group_options(**options))
         return [out.tokens for out in outs], [
             out.stats.drafted / max(out.stats.rounds, 1) for out in outs
         ]
@@ -42,7 +43,7 @@ def decode(params):
 
 @pytest.fixture(scope="module")
 def plain(decode):
-    return decode(method="ar")[0]
+    return decode(drafter="ar")[0]
 
 
 @pytest.mark.parametrize("options", DRAFTS, ids=lambda options: str(options["builder"]))
@@ -60,7 +61,7 @@ def test_greedy_text_is_the_targets(decode, plain, options):
     [dict(builder=static(PATHS)), dict(builder="best_first+hybrid", budget=12)],
 )
 def test_sampled_text_is_the_targets(decode, options):
-    assert decode(temperature=1.0, **options)[0] == decode(temperature=1.0, method="ar")[0]
+    assert decode(temperature=1.0, **options)[0] == decode(temperature=1.0, drafter="ar")[0]
 
 
 @pytest.mark.slow
@@ -78,4 +79,4 @@ def test_rejection_needs_siblings_of_consecutive_ranks(params):
         ValueError,
         match="acceptance 'rejection' needs siblings of ranks 0, 1, ...: a node in paths skips one",
     ):
-        jaxspec.decode(params, PROMPTS[0], acceptance="rejection", **options)
+        jaxspec.decode(params, PROMPTS[0], **group_options(acceptance="rejection", **options))

@@ -12,6 +12,7 @@ from slow_cases import slow_except
 import jaxspec
 from jaxspec.bench.measure.methods import parse_methods
 from jaxspec.builders import Proposes, parse_builder
+from jaxspec.call.options import group_options
 
 GOLDEN = SHIPPED / "jetspec"
 PROMPTS, NEW = [[5, 9, 13, 2, 7, 40], [100, 3, 77]], 16
@@ -35,12 +36,14 @@ def params():
 @pytest.mark.parametrize("temperature", slow_except([1.0], [0.0, 1.0]))
 def test_it_decodes_losslessly(params, comb, temperature):
     options = dict(max_new_tokens=NEW, temperature=temperature)
-    plain = jaxspec.decode(params, PROMPTS, method="ar", **options)
-    drafted = jaxspec.decode(params, PROMPTS, builder=Comb(2), budget=9, **options)
+    plain = jaxspec.decode(params, PROMPTS, drafter="ar", **options)
+    drafted = jaxspec.decode(
+        params, PROMPTS, speculation=jaxspec.Speculation(builder=Comb(2)), budget=9, **options
+    )
     assert [out.tokens for out in drafted] == [out.tokens for out in plain]
     assert {out.stats.drafted // out.stats.rounds for out in drafted} == {8}
     (method,) = parse_methods("jetspec-comb@9/w2", budget=32)[1:]
-    named = jaxspec.decode(params, PROMPTS, **options | method.options)
+    named = jaxspec.decode(params, PROMPTS, **group_options(**options | method.options))
     assert [out.stats.accept_hist for out in named] == [out.stats.accept_hist for out in drafted]
 
 
@@ -67,7 +70,12 @@ def test_a_drafter_without_alternatives_is_refused(params):
     with pytest.raises(
         ValueError, match="'comb' does not suit 'prompt_lookup': choose one of chain"
     ):
-        jaxspec.decode(params, PROMPTS, method="prompt_lookup", builder=Comb())
+        jaxspec.decode(
+            params,
+            PROMPTS,
+            drafter="prompt_lookup",
+            speculation=jaxspec.Speculation(builder=Comb()),
+        )
 
 
 def test_the_documentation_shows_it():

@@ -15,6 +15,7 @@ import jaxspec
 from jaxspec.builders import Proposes, StepCandidates, rank_guided
 from jaxspec.builders.candidates import rank
 from jaxspec.builders.trees.rows import choose_rows
+from jaxspec.call.options import group_options
 from jaxspec.core.tree import validate
 from jaxspec.drafters.base import Committed, TargetHead
 from jaxspec.drafters.specblock import files, hf_config
@@ -184,10 +185,12 @@ def test_the_decode_loop_goes_the_same_way(drafts):
     params = jaxspec.load(target_of("specblock"), drafter={"specblock": folder}, dtype="float32")
     runs, options = (
         (RUNS[0], RUNS[2]),
-        {"method": "specblock", "builder": "rank_guided", "budget": 61},
+        {"drafter": "specblock", "builder": "rank_guided", "budget": 61},
     )
     prompts = [run["prompt"] for run in runs]
-    out = jaxspec.decode(params, prompts, max_new_tokens=47, temperature=0, trace=True, **options)
+    out = jaxspec.decode(
+        params, prompts, max_new_tokens=47, temperature=0, trace=True, **group_options(**options)
+    )
     growth = rank_guided().bind(proposes(2, HF["draft_vocab_size"], 61))
     for run, found in zip(runs, out, strict=True):
         assert found.tokens == run["tokens"][:47]
@@ -200,10 +203,10 @@ def test_the_decode_loop_goes_the_same_way(drafts):
             assert paths(step.tree.token.tolist(), step.tree.parent.tolist()) == expected
             context = context + step.tree.token[list(step.path[1:])].tolist() + [step.bonus]
     sampled = {"max_new_tokens": 24, "temperature": 1.0, "seed": 3}
-    plain = jaxspec.decode(params, prompts, method="ar", **sampled)
-    assert [x.tokens for x in jaxspec.decode(params, prompts, **sampled, **options)] == [
-        x.tokens for x in plain
-    ]
+    plain = jaxspec.decode(params, prompts, drafter="ar", **sampled)
+    assert [
+        x.tokens for x in jaxspec.decode(params, prompts, **sampled, **group_options(**options))
+    ] == [x.tokens for x in plain]
 
 
 def test_duplicates_are_merged(drafts):

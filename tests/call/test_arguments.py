@@ -8,6 +8,7 @@ import pytest
 
 import jaxspec
 from jaxspec.call import arguments
+from jaxspec.call.options import group_options
 from jaxspec.call.text.token_ids import is_batch, to_ids
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.sampling.noise import sequence_keys
@@ -166,11 +167,11 @@ BAD = [
     ({"block_size": 999}, r"block_size is 999: give 2 to 128, anchor included \(8 trained\)"),
     ({"block_size": 2.5}, "block_size is 2.5"),
     ({"block_size": 1}, "block_size is 1: give an integer at least 2"),
-    ({"method": "draft_model", "depth": 1000}, "depth is 1000: give 1 to 128"),
-    ({"method": "medusa", "depth": 1000}, "depth is 1000: give 1 to 5 "),
-    ({"method": "parallelspec", "depth": 129}, "depth is 129: give 1 to 7 "),
-    ({"method": "prompt_lookup", "depth": 200}, "depth is 200: give 1 to 8 "),
-    ({"method": "draft_model", "depth": "8"}, "depth is '8': give an integer"),
+    ({"drafter": "draft_model", "depth": 1000}, "depth is 1000: give 1 to 128"),
+    ({"drafter": "medusa", "depth": 1000}, "depth is 1000: give 1 to 5 "),
+    ({"drafter": "parallelspec", "depth": 129}, "depth is 129: give 1 to 7 "),
+    ({"drafter": "prompt_lookup", "depth": 200}, "depth is 200: give 1 to 8 "),
+    ({"drafter": "draft_model", "depth": "8"}, "depth is '8': give an integer"),
     ({"temperature": "hot"}, "temperature must be a number"),
     ({"temperature": "0.5"}, "temperature must be a number, got '0.5'"),
     ({"temperature": True}, "temperature must be a number"),
@@ -181,8 +182,8 @@ BAD = [
     ({"top_p": "x"}, "top_p must be a number"),
     ({"seed": 1.5}, "seed is 1.5: give an integer"),
     ({"seed": 2**70}, "seed is .*: give an integer from"),
-    ({"method": "nothing"}, "nothing"),
-    ({"method": 3}, "method is 3"),
+    ({"drafter": "nothing"}, "nothing"),
+    ({"drafter": 3}, "drafter is 3"),
     ({"acceptance": 3}, "acceptance is 3: choose one of match"),
     ({"coupled": "on"}, "coupled is 'on': give True or False"),
     ({"ignore_eos": 1}, "ignore_eos is 1: give True or False"),
@@ -203,7 +204,7 @@ def mini():
 def test_decode_and_stream_refuse_them(mini, call, changed, match):
     options = {"prompt": [1, 2, 3], "max_new_tokens": 4} | changed
     with pytest.raises((TypeError, ValueError), match=match) as caught:
-        call(mini, **options)
+        call(mini, **group_options(**options))
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.call.resolve import resolve_config
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params, Spec
@@ -116,7 +117,7 @@ def plain(params):
     def texts(temperature):
         if temperature not in known:
             outs = jaxspec.decode(
-                params, PROMPTS, method="ar", max_new_tokens=NEW, temperature=temperature
+                params, PROMPTS, drafter="ar", max_new_tokens=NEW, temperature=temperature
             )
             known[temperature] = [out.tokens for out in outs]
             assert min(len(set(tokens)) for tokens in known[temperature]) > 6, (
@@ -128,8 +129,8 @@ def plain(params):
 
 
 def drafted(params, method, builder, temperature=0.0, **more):
-    options = dict(method=method, builder=builder, budget=BUDGET, temperature=temperature) | more
-    return jaxspec.decode(params, PROMPTS, max_new_tokens=NEW, **options)
+    options = dict(drafter=method, builder=builder, budget=BUDGET, temperature=temperature) | more
+    return jaxspec.decode(params, PROMPTS, max_new_tokens=NEW, **group_options(**options))
 
 
 def cases():
@@ -146,7 +147,12 @@ def cases():
 @pytest.mark.parametrize("budget", [1, 2, 3])
 def test_trees_smaller_than_a_step(params, plain, method, builder, budget):
     outs = jaxspec.decode(
-        params, PROMPTS, max_new_tokens=NEW, method=method, builder=builder, budget=budget
+        params,
+        PROMPTS,
+        max_new_tokens=NEW,
+        drafter=method,
+        speculation=jaxspec.Speculation(builder=builder),
+        budget=budget,
     )
     assert [out.tokens for out in outs] == plain(0.0)
     assert {out.stats.drafted // out.stats.rounds for out in outs} == {budget - 1}
@@ -173,8 +179,10 @@ def penalised(params):
     def texts(**options):
         key = tuple(options.items())
         if key not in known:
-            call = dict(method="ar", max_new_tokens=NEW, stop=(5,)) | options | PENALISED
-            known[key] = [out.tokens for out in jaxspec.decode(params, PROMPTS, **call)]
+            call = dict(drafter="ar", max_new_tokens=NEW, stop=(5,)) | options | PENALISED
+            known[key] = [
+                out.tokens for out in jaxspec.decode(params, PROMPTS, **group_options(**call))
+            ]
         return known[key]
 
     return texts
@@ -215,7 +223,9 @@ def test_every_kind_of_drafter_is_listed():
 
 
 def plan_of(method, builder, **options):
-    config, _ = resolve_config(SPEC, method=method, builder=builder, budget=BUDGET, **options)
+    config, _ = resolve_config(
+        SPEC, drafter=method, **group_options(builder=builder, budget=BUDGET, **options), **options
+    )
     return make_plan(SPEC, config), config
 
 

@@ -13,6 +13,7 @@ from short_models import shorten
 from slow_cases import slow_except
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.round import verify
 
 GOLDEN = SHIPPED
@@ -30,10 +31,10 @@ def params():
 
 
 METHODS = [
-    dict(method="dflash", builder="chain", budget=8),
-    dict(method="dflash", builder="best_first", budget=12),
-    dict(method="jetspec", builder="expand/w3", budget=16),
-    dict(method="jetspec", builder="best_first", budget=40),
+    dict(drafter="dflash", builder="chain", budget=8),
+    dict(drafter="dflash", builder="best_first", budget=12),
+    dict(drafter="jetspec", builder="expand/w3", budget=16),
+    dict(drafter="jetspec", builder="best_first", budget=40),
 ]
 
 
@@ -52,10 +53,14 @@ CASES = [
 @pytest.mark.parametrize(("options", "sampling"), CASES)
 def test_text_does_not_depend_on_the_drafter_or_the_batch(params, options, sampling):
     reference = [
-        jaxspec.decode(params, p, method="ar", max_new_tokens=40, **sampling).tokens
+        jaxspec.decode(
+            params, p, drafter="ar", max_new_tokens=40, **group_options(**sampling)
+        ).tokens
         for p in PROMPTS
     ]
-    drafted = jaxspec.decode(params, PROMPTS, max_new_tokens=40, **options, **sampling)
+    drafted = jaxspec.decode(
+        params, PROMPTS, max_new_tokens=40, **group_options(**options, **sampling)
+    )
     assert [out.tokens for out in drafted] == reference
     assert all(out.stats.emitted == 40 for out in drafted)
 
@@ -64,24 +69,27 @@ def test_text_does_not_depend_on_the_drafter_or_the_batch(params, options, sampl
 def test_uncoupled_drafts_change_nothing(params):
     sampling = dict(temperature=1.0, seed=5, max_new_tokens=30, budget=32)
     outs = [
-        jaxspec.decode(params, PROMPTS[0], coupled=coupled, **sampling) for coupled in (True, False)
+        jaxspec.decode(params, PROMPTS[0], **group_options(coupled=coupled, **sampling))
+        for coupled in (True, False)
     ]
     assert (
         outs[0].tokens
         == outs[1].tokens
-        == jaxspec.decode(params, PROMPTS[0], method="ar", **sampling).tokens
+        == jaxspec.decode(params, PROMPTS[0], drafter="ar", **group_options(**sampling)).tokens
     )
 
 
 def test_repeats_in_a_batch_are_independent_and_seeds_matter(params):
     sampling = dict(temperature=1.0, max_new_tokens=40)
     prompts = [PROMPTS[0], PROMPTS[0], *PROMPTS[2:]]
-    first, second = jaxspec.decode(params, prompts, **TREE, **sampling)[:2]
+    first, second = jaxspec.decode(params, prompts, **group_options(**TREE, **sampling))[:2]
     assert first.tokens != second.tokens
-    other = jaxspec.decode(params, prompts, seed=1, **TREE, **sampling)[0]
+    other = jaxspec.decode(params, prompts, seed=1, **group_options(**TREE, **sampling))[0]
     assert first.tokens != other.tokens
     for seed, out in enumerate((first, other)):
-        alone = jaxspec.decode(params, PROMPTS[0], method="ar", seed=seed, **sampling)
+        alone = jaxspec.decode(
+            params, PROMPTS[0], drafter="ar", seed=seed, **group_options(**sampling)
+        )
         assert out.tokens == alone.tokens
 
 
@@ -94,17 +102,17 @@ def test_repeats_in_a_batch_are_independent_and_seeds_matter(params):
 )
 def test_other_acceptance_rules_run_and_equal_greedy_at_zero(params, builder, acceptance):
     options = dict(builder=builder, budget=8, acceptance=acceptance, max_new_tokens=40)
-    out = jaxspec.decode(params, PROMPTS, temperature=1.0, **options)
+    out = jaxspec.decode(params, PROMPTS, temperature=1.0, **group_options(**options))
     assert all(len(one.tokens) == 40 for one in out)
-    greedy = jaxspec.decode(params, PROMPTS, **options)
-    plain = [jaxspec.decode(params, p, method="ar", max_new_tokens=40).tokens for p in PROMPTS]
+    greedy = jaxspec.decode(params, PROMPTS, **group_options(**options))
+    plain = [jaxspec.decode(params, p, drafter="ar", max_new_tokens=40).tokens for p in PROMPTS]
     assert [one.tokens for one in greedy] == plain
 
 
 @pytest.mark.parametrize("method", ["ar", "dflash"])
 @pytest.mark.parametrize("place", range(0, 30, 3))
 def test_a_stop_id_ends_the_text_inside_a_block(params, method, place):
-    whole = jaxspec.decode(params, PROMPTS[0], method="ar", max_new_tokens=40).tokens
+    whole = jaxspec.decode(params, PROMPTS[0], drafter="ar", max_new_tokens=40).tokens
     stop = whole[place]
     out = jaxspec.decode(
         params,
@@ -112,7 +120,7 @@ def test_a_stop_id_ends_the_text_inside_a_block(params, method, place):
         stop=[stop],
         max_new_tokens=40,
         trace=True,
-        **(TREE if method == "dflash" else dict(method=method)),
+        **group_options(**TREE if method == "dflash" else dict(drafter=method)),
     )
     assert out.tokens == whole[: whole.index(stop) + 1]
     assert out.stats.finish_reason == "stop"
@@ -122,8 +130,8 @@ def test_a_stop_id_ends_the_text_inside_a_block(params, method, place):
 @pytest.mark.parametrize("options", slow_except([TREE], METHODS), ids=str)
 @pytest.mark.parametrize("limit", [1, 7, 11])
 def test_max_new_tokens_is_exact(params, limit, options):
-    whole = jaxspec.decode(params, PROMPTS[0], method="ar", max_new_tokens=40).tokens
-    out = jaxspec.decode(params, PROMPTS[0], max_new_tokens=limit, **options)
+    whole = jaxspec.decode(params, PROMPTS[0], drafter="ar", max_new_tokens=40).tokens
+    out = jaxspec.decode(params, PROMPTS[0], max_new_tokens=limit, **group_options(**options))
     assert out.tokens == whole[:limit]
     assert sum(i * n for i, n in enumerate(out.stats.accept_hist)) == limit - 1
 
@@ -132,7 +140,7 @@ def test_nothing_beyond_the_end_is_cached(params):
     from jaxspec.call.finish import run_to_end
     from jaxspec.call.session import prepare, run_prefill
 
-    session = prepare(params, PROMPTS, max_new_tokens=40, **METHODS[0])
+    session = prepare(params, PROMPTS, max_new_tokens=40, **group_options(**METHODS[0]))
     state = run_to_end(session, run_prefill(session)).state
     # The last token of a text is the root of a round that never runs, so its row is not cached.
     np.testing.assert_array_equal(state.cache.length, [len(p) + 39 for p in PROMPTS])
@@ -141,13 +149,13 @@ def test_nothing_beyond_the_end_is_cached(params):
 
 def test_stream_joins_to_the_tokens_of_decode(params):
     options = dict(max_new_tokens=33, **TREE)
-    pieces = list(jaxspec.stream(params, PROMPTS[2], **options))
-    assert sum(pieces, []) == jaxspec.decode(params, PROMPTS[2], **options).tokens
+    pieces = list(jaxspec.stream(params, PROMPTS[2], **group_options(**options)))
+    assert sum(pieces, []) == jaxspec.decode(params, PROMPTS[2], **group_options(**options)).tokens
     assert len(pieces) > 1
 
 
 def test_trace_describes_every_round(params):
-    out = jaxspec.decode(params, PROMPTS[0], max_new_tokens=40, trace=True, **TREE)
+    out = jaxspec.decode(params, PROMPTS[0], max_new_tokens=40, trace=True, **group_options(**TREE))
     tokens = out.tokens[:1]
     for r in out.rounds:
         assert r.path[0] == 0 and r.tree.token[0] == tokens[-1]
@@ -165,8 +173,8 @@ def test_save_and_load_again(params, tmp_path):
     assert set(again.drafters) == {"dflash", "jetspec"}
     options = dict(max_new_tokens=20, **TREE)
     assert (
-        jaxspec.decode(again, PROMPTS[0], **options).tokens
-        == jaxspec.decode(params, PROMPTS[0], **options).tokens
+        jaxspec.decode(again, PROMPTS[0], **group_options(**options)).tokens
+        == jaxspec.decode(params, PROMPTS[0], **group_options(**options)).tokens
     )
 
 
@@ -178,12 +186,14 @@ def test_long_prompts_go_through_in_chunks(params, monkeypatch):
     prompts = [prompt, prompt[:513], [5, 6]]
     outs = jaxspec.decode(params, prompts, max_new_tokens=12, budget=32)
     for one, out in zip(prompts, outs, strict=True):
-        assert out.tokens == jaxspec.decode(params, one, method="ar", max_new_tokens=12).tokens
+        assert out.tokens == jaxspec.decode(params, one, drafter="ar", max_new_tokens=12).tokens
     # The same prompt in one piece.
     jax.clear_caches()
     for module in ("capacity", "prefill"):
         monkeypatch.setattr(f"jaxspec.call.{module}.prompt_chunk", lambda: 1024)
-    whole = jaxspec.decode(params, prompt, max_new_tokens=12, budget=32, block_size=7)
+    whole = jaxspec.decode(
+        params, prompt, max_new_tokens=12, budget=32, speculation=jaxspec.Speculation(block_size=7)
+    )
     assert whole.tokens == outs[0].tokens
 
 
@@ -196,7 +206,7 @@ def test_long_prompts_go_through_in_chunks(params, monkeypatch):
         ("text", {}, "no tokenizer"),
         ([1, 300], {}, "outside the vocabulary"),
         ([1] * 2000, {}, "positions"),
-        ([1], {"method": "eagle9"}, "unknown method"),
+        ([1], {"drafter": "eagle9"}, "unknown drafter"),
         ([1], {"builder": "oak"}, "unknown builder"),
         ([1], {"budget": 0}, "budget"),
         ([1], {"builder": "expand/w0"}, "width is 0"),
@@ -210,7 +220,7 @@ def test_long_prompts_go_through_in_chunks(params, monkeypatch):
 )
 def test_bad_input_is_refused_in_one_line(params, prompt, options, message):
     with pytest.raises(ValueError, match=message) as error:
-        jaxspec.decode(params, prompt, **options)
+        jaxspec.decode(params, prompt, **group_options(**options))
     assert "\n" not in str(error.value)
 
 
@@ -218,9 +228,9 @@ def test_bad_input_is_refused_in_one_line(params, prompt, options, message):
 def test_two_rows_at_least_are_the_same_text(params, monkeypatch):
     """As on a GPU: the second row is padding."""
     options = dict(max_new_tokens=12, temperature=0.7, top_k=9)
-    plain = jaxspec.decode(params, PROMPTS[0], method="ar", **options)
+    plain = jaxspec.decode(params, PROMPTS[0], drafter="ar", **group_options(**options))
     monkeypatch.setattr(verify, "_least_rows", lambda batch: 2)
     jax.clear_caches()
-    padded = jaxspec.decode(params, PROMPTS[0], method="ar", **options)
+    padded = jaxspec.decode(params, PROMPTS[0], drafter="ar", **group_options(**options))
     jax.clear_caches()
     assert padded.tokens == plain.tokens and padded.stats.accept_hist == plain.stats.accept_hist

@@ -12,6 +12,7 @@ from slow_cases import slow_except
 import jaxspec
 from jaxspec.builders import expand, make_fanout
 from jaxspec.builders.fanout import looks_like_reasoning
+from jaxspec.call.options import group_options
 
 
 def load_golden(method):
@@ -76,10 +77,11 @@ def test_dflash_traces(dflash, index):
             record["prompt"],
             max_new_tokens=record["max_new_tokens"],
             stop=record["stop_token_ids"] or (),
-            method=method,
-            builder="chain",
+            drafter=method,
+            speculation=jaxspec.Speculation(
+                builder="chain", block_size=None if method == "ar" else size
+            ),
             budget=size,
-            block_size=None if method == "ar" else size,
             trace=True,
         )
     assert out.tokens == record["generated"]
@@ -106,7 +108,7 @@ def test_ddtree_traces(dflash, index):
         record["prompt"],
         max_new_tokens=record["max_new_tokens"],
         stop=record["stop_token_ids"] or (),
-        builder="best_first",
+        speculation=jaxspec.Speculation(builder="best_first"),
         budget=rows,
         trace=True,
     )
@@ -170,7 +172,7 @@ def test_jetspec_traces(jetspec, index):
     args, mode = record["args"], record["mode"]
     # `dflash_baseline` is the DFlash decode loop around the same causal head: a chain too.
     options = {
-        "ar": dict(method="ar"),
+        "ar": dict(drafter="ar"),
         "chain": dict(builder="chain", budget=args.get("block_size")),
         "dflash_baseline": dict(builder="chain", budget=args.get("block_size")),
         "tree": dict(budget=args.get("budget")),
@@ -185,7 +187,7 @@ def test_jetspec_traces(jetspec, index):
         max_new_tokens=record["max_new_tokens"],
         stop=record["eos"],
         trace=True,
-        **options,
+        **group_options(**options),
     )
     assert out.tokens == record["token_ids"]
     lengths = record.get("accept_lengths") or record.get("acceptance_lengths")

@@ -27,7 +27,9 @@ def params():
 
 @pytest.fixture(scope="module")
 def plain(params):
-    return jaxspec.decode(params, PROMPT, method="ar", max_new_tokens=48, ignore_eos=True)
+    return jaxspec.decode(
+        params, PROMPT, drafter="ar", max_new_tokens=48, sampling=jaxspec.Sampling(ignore_eos=True)
+    )
 
 
 def test_drafters_ship_and_jetspec_is_the_default(params):
@@ -55,7 +57,12 @@ def test_every_drafter_loads_by_its_name(name):
 )
 def test_drafts_are_accepted_and_the_text_is_the_plain_one(params, plain, method):
     out = jaxspec.decode(
-        params, PROMPT, method=method, budget=16, max_new_tokens=48, ignore_eos=True
+        params,
+        PROMPT,
+        drafter=method,
+        budget=16,
+        max_new_tokens=48,
+        sampling=jaxspec.Sampling(ignore_eos=True),
     )
     assert (out.tokens, out.text) == (plain.tokens, plain.text)
     assert out.stats.mean_acceptance_length > 1.5
@@ -69,10 +76,10 @@ def test_a_stop_string_is_cut_out_wherever_it_falls(params, plain):
             jaxspec.decode(
                 params,
                 PROMPT,
-                method=method,
+                drafter=method,
                 budget=16,
                 max_new_tokens=48,
-                ignore_eos=True,
+                sampling=jaxspec.Sampling(ignore_eos=True),
                 stop=stop,
             )
             for method in ("ar", "jetspec")
@@ -94,7 +101,7 @@ def test_a_stream_joins_to_the_text(params, stop):
 
 def test_chat_messages(params):
     messages = [{"role": "user", "content": "What is 2 + 2?"}]
-    options = dict(method="ar", max_new_tokens=16, capacity=256)
+    options = dict(drafter="ar", max_new_tokens=16, capacity=256)
     out = jaxspec.decode(params, messages, **options)
     assert isinstance(out.text, str) and len(out.tokens) <= 16
     assert out.tokens == jaxspec.decode(params, [messages, PROMPT], **options)[0].tokens
@@ -139,7 +146,7 @@ def test_compiling_is_told_apart(params, monkeypatch):
         compile_one(lowered)
 
     monkeypatch.setattr(engine_start, "_compile", compile_slowly)
-    options = {"method": "jetspec", "budget": 4, "max_new_tokens": 8}
+    options = {"drafter": "jetspec", "budget": 4, "max_new_tokens": 8}
     first, second = (jaxspec.decode(params, PROMPT, **options).stats for _ in range(2))
     assert len(slept) == 2 and first.compile_seconds >= 0.5 > second.compile_seconds >= 0
     assert first.to_dict()["compile_seconds"] == first.compile_seconds

@@ -11,6 +11,7 @@ from short_models import load_short
 from verify_trees import make_tree, stack
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.call.text.token_ids import number_sequences
 from jaxspec.core.sampling.noise import gumbel, sequence_keys
 from jaxspec.core.sampling.penalties import (
@@ -24,7 +25,7 @@ from jaxspec.core.sampling.settings import Penalties, make_sampling
 
 PROMPTS = [list(b"def add(a, b):\n    return"), list(b"1 2 3 1 2 3")]
 PENALTIES = dict(presence_penalty=0.6, frequency_penalty=0.35, repetition_penalty=1.3)
-DRAFTED = dict(method="jetspec", builder="expand", budget=8)
+DRAFTED = dict(drafter="jetspec", builder="expand", budget=8)
 
 
 @pytest.fixture(scope="module")
@@ -158,16 +159,18 @@ def test_penalties_out_of_range_are_refused(option, says):
 def test_texts_are_those_of_plain_decoding(mini, temperature):
     """Two prompts of a batch, against brute force and `ar`, in a tree and streamed."""
     options = dict(max_new_tokens=40, ignore_eos=True, temperature=temperature, seed=4)
-    outs = jaxspec.decode(mini, PROMPTS, **options, **PENALTIES, **DRAFTED)
+    outs = jaxspec.decode(mini, PROMPTS, **group_options(**options, **PENALTIES, **DRAFTED))
     for index, (prompt, out) in enumerate(zip(PROMPTS, outs, strict=True)):
         noise = noise_of(mini, PROMPTS, index, 40, seed=4) if temperature else None
         again = draw_again(mini, prompt, out.tokens, noise, temperature, **PENALTIES)
         assert out.tokens == again
         assert out.stats.rounds < 39, "no draft was accepted"
-    plain = jaxspec.decode(mini, PROMPTS[0], method="ar", **options, **PENALTIES)
-    without = jaxspec.decode(mini, PROMPTS[0], method="ar", **options)
+    plain = jaxspec.decode(mini, PROMPTS[0], drafter="ar", **group_options(**options, **PENALTIES))
+    without = jaxspec.decode(mini, PROMPTS[0], drafter="ar", **group_options(**options))
     assert plain.tokens == outs[0].tokens != without.tokens
-    pieces = list(jaxspec.stream(mini, PROMPTS[0], **options, **PENALTIES, **DRAFTED))
+    pieces = list(
+        jaxspec.stream(mini, PROMPTS[0], **group_options(**options, **PENALTIES, **DRAFTED))
+    )
     assert "".join(pieces) == plain.text
 
 
@@ -175,25 +178,27 @@ def test_texts_are_those_of_plain_decoding(mini, temperature):
 def test_each_penalty_alone(mini, name):
     """They are numbers of one program: another value, or another penalty, compiles nothing."""
     options = dict(max_new_tokens=40, ignore_eos=True, **{name: 1.7})
-    out = jaxspec.decode(mini, PROMPTS[0], **options, **DRAFTED)
+    out = jaxspec.decode(mini, PROMPTS[0], **group_options(**options, **DRAFTED))
     assert out.tokens == draw_again(mini, PROMPTS[0], out.tokens, **{name: 1.7})
 
 
 @pytest.mark.thorough
 def test_the_default_mixes_lookup_and_stops_drafting(mini):
     options = dict(max_new_tokens=40, ignore_eos=True, presence_penalty=-1.5)
-    plain = jaxspec.decode(mini, PROMPTS[1], method="ar", **options)
-    assert jaxspec.decode(mini, PROMPTS[1], **options).tokens == plain.tokens
+    plain = jaxspec.decode(mini, PROMPTS[1], drafter="ar", **group_options(**options))
+    assert jaxspec.decode(mini, PROMPTS[1], **group_options(**options)).tokens == plain.tokens
 
 
 @pytest.mark.thorough
 def test_a_batch_shrinks_with_its_counts(mini):
     prompts = [*PROMPTS, PROMPTS[0][:9], PROMPTS[1][:3]]
-    whole = jaxspec.decode(mini, prompts, method="ar", max_new_tokens=40, **PENALTIES)
+    whole = jaxspec.decode(
+        mini, prompts, drafter="ar", max_new_tokens=40, **group_options(**PENALTIES)
+    )
     stop = [one.tokens[place] for one, place in zip(whole, (9, 14, 30), strict=False)]
     options = dict(max_new_tokens=40, stop=stop, min_tokens=5, **PENALTIES)
-    outs = jaxspec.decode(mini, prompts, shrink=True, **options, **DRAFTED)
-    whole = jaxspec.decode(mini, prompts, method="ar", shrink=False, **options)
+    outs = jaxspec.decode(mini, prompts, shrink=True, **group_options(**options, **DRAFTED))
+    whole = jaxspec.decode(mini, prompts, drafter="ar", shrink=False, **group_options(**options))
     assert [one.tokens for one in outs] == [one.tokens for one in whole]
     assert len({len(one.tokens) for one in outs}) > 1
 
@@ -203,7 +208,11 @@ def test_a_batch_shrinks_with_its_counts(mini):
 
 def text_without_ends(params, **options):
     return jaxspec.decode(
-        params, PROMPTS[0], max_new_tokens=24, ignore_eos=True, method="ar", **options
+        params,
+        PROMPTS[0],
+        max_new_tokens=24,
+        **group_options(ignore_eos=True, **options),
+        drafter="ar",
     ).tokens
 
 
@@ -212,12 +221,14 @@ def test_end_tokens_are_not_drawn_before(mini, temperature):
     """Every draw is the best of the others; the first token that ends may end the text after it."""
     ends = tuple(dict.fromkeys(text_without_ends(mini, temperature=temperature)))[:2]
     options = dict(max_new_tokens=24, stop=ends, min_tokens=6, temperature=temperature)
-    out = jaxspec.decode(mini, PROMPTS[0], **options, **DRAFTED)
+    out = jaxspec.decode(mini, PROMPTS[0], **group_options(**options, **DRAFTED))
     noise = noise_of(mini, PROMPTS[:1], 0, len(out.tokens)) if temperature else None
     forbidden = (*ends, *mini.spec.eos)
     again = draw_again(mini, PROMPTS[0], out.tokens, noise, temperature, 6, forbidden)
     assert out.tokens == again and not {*ends} & {*out.tokens[:6]}
-    short = jaxspec.decode(mini, PROMPTS[0], **options | {"min_tokens": 0}, **DRAFTED)
+    short = jaxspec.decode(
+        mini, PROMPTS[0], **group_options(**options | {"min_tokens": 0}, **DRAFTED)
+    )
     assert len(short.tokens) == 1 and len(out.tokens) > 6
 
 
@@ -227,7 +238,7 @@ def test_each_row_knows_how_many_tokens_come_before_it(mini):
     firsts = [place for place, one in enumerate(tokens) if place and one not in tokens[:place]]
     for place in firsts[:8]:
         options = dict(max_new_tokens=24, stop=tokens[place], min_tokens=place)
-        out = jaxspec.decode(mini, PROMPTS[0], **options, **DRAFTED)
+        out = jaxspec.decode(mini, PROMPTS[0], **group_options(**options, **DRAFTED))
         assert out.tokens == tokens[: place + 1]
     assert len(firsts) > 7
 
@@ -238,10 +249,10 @@ def test_ends_of_the_model_count_even_if_they_are_ignored(mini):
     end = text_without_ends(mini)[2]
     ending = mini.replace(spec=dataclasses.replace(mini.spec, eos=(end,)))
     options = dict(max_new_tokens=12, ignore_eos=True, min_tokens=4)
-    out = jaxspec.decode(ending, PROMPTS[0], **options, **DRAFTED)
+    out = jaxspec.decode(ending, PROMPTS[0], **group_options(**options, **DRAFTED))
     assert end not in out.tokens[:4] and len(out.tokens) == 12
 
 
 def test_min_tokens_beyond_the_limit_is_refused(mini):
     with pytest.raises(ValueError, match="min_tokens is 9: give an integer from 0 to 8"):
-        jaxspec.decode(mini, "x", max_new_tokens=8, min_tokens=9)
+        jaxspec.decode(mini, "x", max_new_tokens=8, sampling=jaxspec.Sampling(min_tokens=9))

@@ -11,6 +11,7 @@ import pytest
 from short_models import load_short
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.call.session import prepare
 from jaxspec.core.runtime.compilations import compilations
 from jaxspec.round import sizes
@@ -44,10 +45,12 @@ def test_a_growing_chat_compiles_six_programs_and_none_in_a_second_process(tmp_p
 @pytest.mark.thorough
 def test_prompts_and_limits_of_a_capacity_share_their_programs(mini):
     fixed = dict(capacity=1024, policy=None, budget=4)
-    jaxspec.decode(mini, [1, 2, 3], max_new_tokens=9, **fixed)
+    jaxspec.decode(mini, [1, 2, 3], max_new_tokens=9, **group_options(**fixed))
     before = compilations()
     outs = [
-        jaxspec.decode(mini, [1] * prompt, max_new_tokens=limit, seed=prompt, **fixed)
+        jaxspec.decode(
+            mini, [1] * prompt, max_new_tokens=limit, seed=prompt, **group_options(**fixed)
+        )
         for prompt, limit in ((2, 2), (64, 40), (65, 64), (500, 33))
     ]
     assert compilations() == before
@@ -78,7 +81,7 @@ def test_a_conversation_leaves_room_to_grow(mini):
 def test_a_fixed_capacity_must_hold_the_call(mini):
     assert prepare(mini, [1] * 20, max_new_tokens=16, capacity=100).capacity == 128
     with pytest.raises(ValueError, match="need 192 rows"):
-        prepare(mini, [1] * 100, max_new_tokens=40, method="ar", capacity=128)
+        prepare(mini, [1] * 100, max_new_tokens=40, drafter="ar", capacity=128)
     with pytest.raises(TypeError, match="capacity"):
         prepare(mini, [1], capacity=1.5)
 
@@ -98,11 +101,13 @@ def test_after_a_warmup_calls_of_its_sizes_compile_nothing(mini, monkeypatch, tm
 @pytest.mark.slow
 def test_a_warmup_of_a_batch_is_one_of_its_options(mini):
     options = dict(budget=4, temperature=0.5, max_new_tokens=20)
-    jaxspec.warmup(mini, prompt_tokens=10, batch=3, **options)
+    jaxspec.warmup(mini, prompt_tokens=10, batch=3, **group_options(**options))
     before = compilations()
     prompts = [[1, 2], [3] * 9, [4]]
     options["temperature"] = 1.5
-    assert [len(out.tokens) for out in jaxspec.decode(mini, prompts, **options)] == [20] * 3
+    assert [
+        len(out.tokens) for out in jaxspec.decode(mini, prompts, **group_options(**options))
+    ] == [20] * 3
     assert compilations() == before
     with pytest.raises(TypeError, match="prompt_tokens"):
         jaxspec.warmup(mini, prompt_tokens=[2.5])
@@ -110,8 +115,9 @@ def test_a_warmup_of_a_batch_is_one_of_its_options(mini):
 
 def test_tokens_do_not_depend_on_the_capacity(mini):
     prompt = np.random.default_rng(3).integers(0, 4000, 130).tolist()
-    options = dict(method="ar", max_new_tokens=12)
+    options = dict(drafter="ar", max_new_tokens=12)
     least, most = (
-        jaxspec.decode(mini, prompt, capacity=rows, **options).tokens for rows in (192, 512)
+        jaxspec.decode(mini, prompt, capacity=rows, **group_options(**options)).tokens
+        for rows in (192, 512)
     )
     assert least == most

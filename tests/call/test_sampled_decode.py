@@ -10,6 +10,7 @@ import pytest
 import scipy.stats
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params, Spec
 from jaxspec.costs.round_costs import make_costs
@@ -80,7 +81,7 @@ def test_rejection_sampling_of_a_small_model_draws_from_the_target(builder):
         target, {"draft_model": small}, Spec(TARGET, (("draft_model", DraftModelConfig(TARGET)),))
     )
     options = {
-        "method": "draft_model",
+        "drafter": "draft_model",
         "builder": builder,
         "budget": 4,
         "acceptance": "rejection",
@@ -90,7 +91,7 @@ def test_rejection_sampling_of_a_small_model_draws_from_the_target(builder):
         out
         for seed in range(SEEDS)
         for out in jaxspec.decode(
-            params, [PROMPT] * BATCH, max_new_tokens=LENGTH, seed=seed, **options
+            params, [PROMPT] * BATCH, max_new_tokens=LENGTH, seed=seed, **group_options(**options)
         )
     ]
     cell = np.array([out.tokens for out in outs]) @ VOCAB ** np.arange(LENGTH)[::-1]
@@ -111,7 +112,7 @@ def test_penalised_samples_are_those_of_plain_decoding(acceptance):
     )
     penalties = dict(presence_penalty=0.8, frequency_penalty=0.6, repetition_penalty=1.4)
     options = dict(
-        method="draft_model", builder=STATIC, budget=6, acceptance=acceptance, temperature=1.0
+        drafter="draft_model", builder=STATIC, budget=6, acceptance=acceptance, temperature=1.0
     )
 
     def penalise(logits, before):
@@ -126,7 +127,11 @@ def test_penalised_samples_are_those_of_plain_decoding(acceptance):
         out
         for seed in range(SEEDS)
         for out in jaxspec.decode(
-            params, [PROMPT] * BATCH, max_new_tokens=LENGTH, seed=seed, **options, **penalties
+            params,
+            [PROMPT] * BATCH,
+            max_new_tokens=LENGTH,
+            seed=seed,
+            **group_options(**options, **penalties),
         )
     ]
     cell = np.array([out.tokens for out in outs]) @ VOCAB ** np.arange(LENGTH)[::-1]
@@ -168,7 +173,7 @@ def test_candidates_after_their_own_branch_draw_from_the_target(builder, how):
     target, (drafter, config) = model(0), dspark()
     params = Params(target, {"dspark": drafter}, Spec(TARGET, (("dspark", config),)))
     options = {
-        "method": "dspark",
+        "drafter": "dspark",
         "builder": builder,
         "budget": 6,
         "acceptance": "rejection" if how == "rejection" else "match",
@@ -178,7 +183,7 @@ def test_candidates_after_their_own_branch_draw_from_the_target(builder, how):
     texts = [
         out.tokens
         for seed in range(SEEDS)
-        for out in jaxspec.decode(params, [PROMPT] * BATCH, seed=seed, **options)
+        for out in jaxspec.decode(params, [PROMPT] * BATCH, seed=seed, **group_options(**options))
     ]
     cell = np.array(texts) @ VOCAB ** np.arange(LENGTH)[::-1]
     observed = np.bincount(cell, minlength=VOCAB**LENGTH)
@@ -197,7 +202,7 @@ def test_a_controlled_decode_draws_from_the_target(acceptance):
         target, {"draft_model": small}, Spec(TARGET, (("draft_model", DraftModelConfig(TARGET)),))
     )
     options = {
-        "method": "draft_model",
+        "drafter": "draft_model",
         "builder": "dynamic/w3",
         "depth": 3,
         "budget": 8,
@@ -207,7 +212,7 @@ def test_a_controlled_decode_draws_from_the_target(acceptance):
     for seed in range(SEEDS):
         # What was learned of one call's scores decides about the sizes of the next.
         call = {"max_new_tokens": LENGTH, "seed": seed, "policy": policy, "acceptance": acceptance}
-        outs += jaxspec.decode(params, [PROMPT] * BATCH, **options, **call)
+        outs += jaxspec.decode(params, [PROMPT] * BATCH, **group_options(**options, **call))
         policy = outs[-1].policy
     cell = np.array([out.tokens for out in outs]) @ VOCAB ** np.arange(LENGTH)[::-1]
     observed = np.bincount(cell, minlength=VOCAB**LENGTH)

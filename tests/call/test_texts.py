@@ -10,6 +10,7 @@ import tokenizer_toys as toys
 from short_models import load_short
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.call.results import read_sequence
 from jaxspec.call.session import prepare
 from jaxspec.call.text.stops import Stops
@@ -27,7 +28,7 @@ MORE = ["</s>", "▁", "<0x98>", "is", "<0xF0>", "▁is", "."]
 
 def answer(params, seed):
     return jaxspec.decode(
-        params, PROMPT, method="ar", max_new_tokens=LONGEST, seed=seed, **SAMPLED
+        params, PROMPT, drafter="ar", max_new_tokens=LONGEST, seed=seed, **group_options(**SAMPLED)
     ).tokens
 
 
@@ -95,13 +96,15 @@ def test_whatever_cuts_an_answer(model, method, stop):
     """The limit at every token, within characters and after them, or a stop string."""
     params, names, seed = model
     tokens = answer(params, seed)
-    options = dict(method=method, seed=seed, stop=stop, budget=8, **SAMPLED)
+    options = dict(drafter=method, seed=seed, stop=stop, budget=8, **SAMPLED)
     for limit in range(1, LONGEST + 1):
         expected = expect(names, tokens[:limit], stop)
-        out = jaxspec.decode(params, PROMPT, max_new_tokens=limit, **options)
+        out = jaxspec.decode(params, PROMPT, max_new_tokens=limit, **group_options(**options))
         assert (out.tokens, out.text) == expected
         if limit % 3 == 0:
-            joined, out = collect(jaxspec.stream(params, PROMPT, max_new_tokens=limit, **options))
+            joined, out = collect(
+                jaxspec.stream(params, PROMPT, max_new_tokens=limit, **group_options(**options))
+            )
             assert (out.tokens, out.text) == expected and joined == out.text
     if not stop:
         assert [spell(names, tokens[:n]) for n in (1, 2, 3, 4, 6)] == [
@@ -123,12 +126,18 @@ def test_stop_strings_wait_for_the_least_number_of_tokens(model):
         early = len(spell(names, tokens[:least]).removesuffix("\N{REPLACEMENT CHARACTER}"))
         stop = [text[: early - 1], text[early - 1 : early + 2]]
         cut = text.index(stop[1], early - 2)
-        out = jaxspec.decode(params, PROMPT, stop=stop, min_tokens=least, **options)
+        out = jaxspec.decode(
+            params, PROMPT, stop=stop, **group_options(min_tokens=least, **options)
+        )
         assert (out.text, out.stats.finish_reason) == (text[:cut], "stop")
         assert len(out.tokens) > least and out.tokens == tokens[: len(out.tokens)]
-        joined, _ = collect(jaxspec.stream(params, PROMPT, stop=stop, min_tokens=least, **options))
+        joined, _ = collect(
+            jaxspec.stream(params, PROMPT, stop=stop, **group_options(min_tokens=least, **options))
+        )
         assert joined == out.text
-        without = jaxspec.decode(params, PROMPT, stop=stop[:1], min_tokens=least, **options)
+        without = jaxspec.decode(
+            params, PROMPT, stop=stop[:1], **group_options(min_tokens=least, **options)
+        )
         assert without.tokens == tokens
 
 

@@ -38,9 +38,9 @@ def test_answers_are_those_of_decode(talk):
     params = jaxspec.load("mini", drafter="dflash")
     first, second = "What is 2 + 2?", "And 3 + 3?"
     asked = [{"role": "user", "content": first}]
-    one = jaxspec.decode(params, asked, method="ar", max_new_tokens=12).text
+    one = jaxspec.decode(params, asked, drafter="ar", max_new_tokens=12).text
     asked += [{"role": "assistant", "content": one}, {"role": "user", "content": second}]
-    two = jaxspec.decode(params, asked, method="ar", max_new_tokens=12).text
+    two = jaxspec.decode(params, asked, drafter="ar", max_new_tokens=12).text
     shown = talk(first, second, "/stats")
     assert one in shown and two in shown.split(one, 1)[1]
     assert "12 tokens in" in shown and "tokens per round" in shown

@@ -366,5 +366,5 @@ def test_calibrate_names_all_that_its_table_is_kept_by(capsys, monkeypatch, tmp_
     params = jaxspec.load(target, drafter=drafter)
     assert (
         out.splitlines()[-1]
-        == f"kept in {table_path(params, 'jetspec', **timed(options | {'method': 'jetspec'}))}"
+        == f"kept in {table_path(params, 'jetspec', **timed(options | {'drafter': 'jetspec'}))}"
     )

@@ -11,6 +11,7 @@ import pytest
 from sharded_toys import make_params
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.cli.main import main
 from jaxspec.core.runtime import jax_settings
 from jaxspec.core.runtime.jax_settings import (
@@ -61,7 +62,7 @@ def toy():
 
 
 def decode(params, **changed):
-    return jaxspec.decode(params, PROMPT, method="dflash", **OPTIONS | changed)
+    return jaxspec.decode(params, PROMPT, drafter="dflash", **group_options(**OPTIONS | changed))
 
 
 def test_every_setting_is_tried():
@@ -78,7 +79,7 @@ def test_a_setting_changes_no_text(toy, name):
     expected = decode(toy)
     with SETTINGS[name].context(OTHERS[name]):
         found = decode(toy)
-        streamed = list(jaxspec.stream(toy, PROMPT, method="dflash", **OPTIONS))
+        streamed = list(jaxspec.stream(toy, PROMPT, drafter="dflash", **group_options(**OPTIONS)))
     assert found.tokens == expected.tokens == sum(streamed, [])
 
 
@@ -90,7 +91,7 @@ def test_all_of_them_change_no_text(toy, tmp_path):
         loaded = jaxspec.load(tmp_path, dtype="float32")
         assert decode(loaded).tokens == expected
         pieces = []
-        for piece in jaxspec.stream(loaded, PROMPT, method="dflash", **OPTIONS):
+        for piece in jaxspec.stream(loaded, PROMPT, drafter="dflash", **group_options(**OPTIONS)):
             assert find_changed().keys() == SETTINGS.keys()  # they hold for the caller
             pieces += piece
         assert pieces == expected

@@ -4,6 +4,7 @@ import pytest
 
 import jaxspec
 from jaxspec.builders.parse import parse_builder
+from jaxspec.call.options import group_options
 from jaxspec.cli.main import main
 from jaxspec.core.runtime.near_miss import choose_one, find_near_miss, naming_options
 from jaxspec.policies.named import make_named
@@ -80,13 +81,13 @@ def test_a_model_that_is_not_loaded():
 
 def test_names_in_calls(mini):
     for options, message in (
-        ({"method": "dfalsh"}, "did you mean 'dflash'"),
+        ({"drafter": "dfalsh"}, "did you mean 'dflash'"),
         ({"builder": "best-frist"}, "did you mean 'best_first'"),
         ({"builder": "chain/depht=3"}, "has no setting"),
         ({"acceptance": "rejecton"}, "did you mean 'rejection'"),
     ):
         with pytest.raises(ValueError, match=message):
-            jaxspec.decode(mini, [1, 2], **options)
+            jaxspec.decode(mini, [1, 2], **group_options(**options))
     with pytest.raises(TypeError, match="'temprature': did you mean 'temperature'"):
         jaxspec.decode(mini, [1, 2], temprature=1)
     with pytest.raises(TypeError, match="'max_tokens': did you mean 'max_new_tokens'"):

@@ -19,6 +19,7 @@ from slow_cases import slow_except
 
 import jaxspec
 from jaxspec.bench.measure.methods import parse_methods
+from jaxspec.call.options import group_options
 from jaxspec.core.config import DrafterConfig, TargetConfig
 from jaxspec.core.params import Params, Spec
 from jaxspec.drafters import DrafterRecord
@@ -81,8 +82,8 @@ def params():
 @pytest.mark.thorough
 def test_it_decodes_losslessly(bigram, params, builder, temperature):
     options = dict(max_new_tokens=NEW, temperature=temperature)
-    plain = jaxspec.decode(params, PROMPTS, method="ar", **options)
-    drafted = jaxspec.decode(params, PROMPTS, builder=builder, budget=8, **options)
+    plain = jaxspec.decode(params, PROMPTS, drafter="ar", **group_options(**options))
+    drafted = jaxspec.decode(params, PROMPTS, **group_options(builder=builder, **options), budget=8)
     assert [out.tokens for out in drafted] == [out.tokens for out in plain]
     assert sum(out.stats.rounds for out in drafted) < len(PROMPTS) * (NEW - 1), "none accepted"
 

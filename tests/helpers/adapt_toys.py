@@ -16,6 +16,7 @@ from jaxspec.adapt.learning.learner import LearnerOptions
 from jaxspec.adapt.learning.segments import empty_ring, write_segment
 from jaxspec.bench.architectures import _init_drafter
 from jaxspec.call.api import run_session
+from jaxspec.call.options import group_options
 from jaxspec.call.session import prepare
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.dflash.config import BlockDrafterConfig
@@ -31,7 +32,8 @@ TARGET = TargetConfig(
     vocab_size=VOCAB, max_positions=512, qk_norm=False, **SIZES | {"num_layers": 3}
 )
 PROMPTS = [[4, 9, 2, 30, 11, 5], [7, 7, 1], [3, 20, 8, 8, 2], [15, 6]]
-OPTIONS = dict(max_new_tokens=40, builder="best_first", budget=24, policy=None)
+FLAT = dict(max_new_tokens=40, builder="best_first", budget=24, policy=None)
+OPTIONS = group_options(**FLAT)
 SHAPE = SegmentShape(rows=64, context=16, rounds=32, depths=4)
 # Sessions of all test files take the same sizes, so that they share compiled programs.
 ADAPT = AdaptOptions(
@@ -103,7 +105,7 @@ def make_params(method: str = "jetspec") -> jaxspec.Params:
 
 def run_with_evidence(params, prompts, rows=128, trace=False, **options):
     """The outputs, the last state and the session of a call that gathers evidence."""
-    session = prepare(params, prompts, **OPTIONS | options)
+    session = prepare(params, prompts, **group_options(**FLAT | options))
     config = dataclasses.replace(session.config, evidence=rows)
     session = dataclasses.replace(session, config=config)
     return *run_session(session, trace), session
@@ -126,7 +128,7 @@ def gather(method):
     """
     source = "medusa" if method == "medusa" else "jetspec"
     params = make_params(source)
-    _, state, _ = run_with_evidence(params, PROMPTS, method=source)
+    _, state, _ = run_with_evidence(params, PROMPTS, drafter=source)
     ring = fill_ring(list(cut_segments(params, state, PROMPTS, SHAPE, (0, 0))))
     params = make_params(method)
     return params, params.drafter(method)["params"], ring

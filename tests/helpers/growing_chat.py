@@ -40,7 +40,7 @@ def make_params():
 
 
 def main():
-    chat = Chat(make_params(), {"max_new_tokens": 8, "method": None})
+    chat = Chat(make_params(), {"max_new_tokens": 8, "drafter": None})
     jax.monitoring.register_event_duration_secs_listener(count_compiled)
     jax.monitoring.register_event_listener(count_missed)
     question = "How many apples are left of the four? " * 42

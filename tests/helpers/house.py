@@ -216,7 +216,7 @@ def list_naming_parts(node: ast.AST) -> list[ast.AST | None]:
         return [*node.defaults, *node.kw_defaults]
     if isinstance(node, ast.Assign | ast.AnnAssign):
         return [node.value]
-    if isinstance(node, ast.keyword) and node.arg in ("default", "choices", "builder", "method"):
+    if isinstance(node, ast.keyword) and node.arg in ("default", "choices", "builder", "drafter"):
         return [node.value]
     looked_up = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
     if looked_up and node.func.attr in ("get", "pop", "named"):

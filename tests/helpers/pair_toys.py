@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.core.params import Params, Spec
 from jaxspec.drafters.base import Committed, TargetHead
 from jaxspec.targets.transformer import Transformer
@@ -61,7 +62,7 @@ def check_text(params, method, **options):
     more = {name: value for name, value in options.items() if name == "temperature"}
     prompts = [[4, 9, 2, 30], [7]]
     drafted, plain = (
-        jaxspec.decode(params, prompts, max_new_tokens=12, method=one, **given)
+        jaxspec.decode(params, prompts, max_new_tokens=12, drafter=one, **group_options(**given))
         for one, given in ((method, options), ("ar", more))
     )
     assert [out.tokens for out in drafted] == [out.tokens for out in plain]

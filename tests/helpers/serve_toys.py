@@ -50,6 +50,6 @@ def score(params, prompt, tokens):
 
 @functools.partial(jax.jit, static_argnames="spec")
 def _logits(variables, text, spec: Spec):
-    plan = make_plan(spec, resolve_config(spec, method="ar")[0])
+    plan = make_plan(spec, resolve_config(spec, drafter="ar")[0])
     out = plan.target.apply(variables, text, jnp.arange(text.shape[1])[None])
     return plan.target.apply(variables, out.hidden, method="logits")

@@ -52,13 +52,13 @@ def watch():
 
 def compare_toys(tokens, mesh):
     """Compare texts of a tiny target with those of a method, greedy and sampled."""
-    tree = Method("dflash", {"method": "dflash", "budget": 4})
+    tree = Method("dflash", {"drafter": "dflash", "budget": 4})
     return lossless.compare_texts(make_params("qwen3", ("dflash",)), PROMPTS, [tree], tokens, mesh)
 
 
 def compare_mini(tokens, mesh):
     """Compare texts of the small target that ships with those of one method."""
-    tree = Method("tree", {"method": "jetspec", "builder": "best_first", "budget": 8})
+    tree = Method("tree", {"drafter": "jetspec", "builder": "best_first", "budget": 8})
     return lossless.check_lossless(tokens, [tree], mesh)
 
 

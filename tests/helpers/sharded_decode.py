@@ -17,6 +17,7 @@ from sharded_toys import make_params
 
 import jaxspec
 from jaxspec.call.finish import run_to_end
+from jaxspec.call.options import group_options
 from jaxspec.call.session import matmul_precision, prepare, run_prefill
 from jaxspec.core.runtime.compilations import compilations
 from jaxspec.core.state import KVCache
@@ -41,7 +42,7 @@ def make_mesh(devices: int):
 
 def make_options(method: str, temperature: float) -> dict:
     options = dict(max_new_tokens=14, budget=4, policy=None, ignore_eos=True, seed=3)
-    return options | {"method": method, "temperature": temperature}
+    return options | {"drafter": method, "temperature": temperature}
 
 
 class Alone(NamedTuple):
@@ -53,7 +54,7 @@ class Alone(NamedTuple):
 
 def fill_caches(params, prompts, options):
     """Run the prefill; return the session and the state."""
-    session = prepare(params, prompts, **options)
+    session = prepare(params, prompts, **group_options(**options))
     with matmul_precision(session):
         return session, run_prefill(session)
 
@@ -61,7 +62,7 @@ def fill_caches(params, prompts, options):
 def decode_alone(params, temperature: float, **more) -> Alone:
     """Decode all prompts on one device. Neither their number nor the drafter changes a text."""
     options = make_options("ar", temperature) | more
-    texts = [out.tokens for out in jaxspec.decode(params, PROMPTS, **options)]
+    texts = [out.tokens for out in jaxspec.decode(params, PROMPTS, **group_options(**options))]
     return Alone(texts, fill_caches(params, PROMPTS, options)[1].cache)
 
 
@@ -92,9 +93,9 @@ def try_counts(family, sizes, experts) -> list:
 def compare(alone: Alone, shared, batch: int, options) -> dict:
     """Decode on several devices, and look at the program that does."""
     prompts = PROMPTS[:batch]
-    found = [out.tokens for out in jaxspec.decode(shared, prompts, **options)]
+    found = [out.tokens for out in jaxspec.decode(shared, prompts, **group_options(**options))]
     before = compilations()
-    jaxspec.decode(shared, [[*prompt[::-1], 5] for prompt in prompts], **options)
+    jaxspec.decode(shared, [[*prompt[::-1], 5] for prompt in prompts], **group_options(**options))
     recompiled = compilations() - before
     session, state = fill_caches(shared, prompts, options)
     with matmul_precision(session):
@@ -124,7 +125,7 @@ def compare(alone: Alone, shared, batch: int, options) -> dict:
 def serve(params, method) -> tuple[list, int]:
     """Serve requests of several settings side by side: the texts, and compilations on the way."""
     sizes = dict(slots=2, capacity=192, budget=4, edges=(2, 4, 8), max_logprobs=1)
-    engine = make_engine(params, method=method, costs=COSTS, **sizes)
+    engine = make_engine(params, drafter=method, costs=COSTS, **sizes)
     engine.warm_up()
     ids = [
         engine.submit(ServeRequest(tuple(prompt), max_new_tokens=10, logprobs=1, **settings))
@@ -139,7 +140,7 @@ def serve(params, method) -> tuple[list, int]:
 
 def decode_shrinking(params, method) -> tuple[list, bool]:
     """Decode texts of very different lengths: the texts, and whether the batch shrank."""
-    session = prepare(params, PROMPTS, **make_options(method, 1.0))
+    session = prepare(params, PROMPTS, **group_options(**make_options(method, 1.0)))
     limits = np.array([14, 2, 3, 9], np.int32)
     session = dataclasses.replace(session, request=session.request.replace(limit=limits))
     with matmul_precision(session):

@@ -36,7 +36,7 @@ def test_the_record_comes_first_and_is_saved_with_the_model(folder, tmp_path_fac
     record(folder, {"order": ["medusa", "gone"], "measured": "by hand"})
     params = jaxspec.load(folder)
     assert names(params) == ["medusa", "jetspec"]
-    assert params.spec.default_method == "medusa"
+    assert params.spec.default_drafter == "medusa"
     saved = tmp_path_factory.mktemp("saved")
     jaxspec.save(params, saved)
     assert names(jaxspec.load(saved)) == ["medusa", "jetspec"]

@@ -139,11 +139,11 @@ def test_turns_follow_the_answers_of_ar(tmp_path, monkeypatch, chat):
 
     monkeypatch.setattr(jaxspec, "decode", decode)
     read = read_prompts(path, Chat(), chat=chat)
-    asked = ask_conversations(None, read, options={"seed": 3, "method": "x"})
+    asked = ask_conversations(None, read, options={"seed": 3, "drafter": "x"})
     assert [prompt.turn for prompt in asked] == [0, 1, 2, 0] and not any(
         prompt.later for prompt in asked
     )
-    assert [options for _, options in calls] == [{"seed": 3, "method": "ar"}] * 2
+    assert [options for _, options in calls] == [{"seed": 3, "drafter": "ar"}] * 2
     assert [prompt for prompt, _ in calls] == [asked[0].content, asked[1].content]
     if chat:
         said = [
@@ -218,7 +218,7 @@ def test_bad_limit(tmp_path):
 
 def test_a_prompt_that_does_not_fit_is_told_first(monkeypatch):
     def prepare(params, prompt, **options):
-        assert options == {"max_new_tokens": 9, "method": "ar"}
+        assert options == {"max_new_tokens": 9, "drafter": "ar"}
         if len(prompt) > 2:
             raise ValueError("too long")
 
@@ -228,7 +228,7 @@ def test_a_prompt_that_does_not_fit_is_told_first(monkeypatch):
         check_prompts(
             None,
             [LabelledPrompt("a", [1]), LabelledPrompt("rag", [1, 2, 3])],
-            {"max_new_tokens": 9, "method": "x"},
+            {"max_new_tokens": 9, "drafter": "x"},
         )
 
 

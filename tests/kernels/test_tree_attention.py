@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from slow_cases import slow_except
 
 import jaxspec
+from jaxspec.call.options import group_options
 from pallas_kernels import reference
 from pallas_kernels.attention import blocks
 from pallas_kernels.attention.tree_attention import interpreted, tree_attention
@@ -313,9 +314,9 @@ def test_decoding_with_the_kernel_gives_the_same_tokens():
     params = jaxspec.load("mini", drafter="jetspec", dtype="float32")
     options = dict(max_new_tokens=12, builder="best_first", budget=8, ignore_eos=True)
     prompts = ["Question: A shop sells pens at 3 dollars each.", "def read_lines(path):\n"]
-    want = jaxspec.decode(params, prompts, **options)
+    want = jaxspec.decode(params, prompts, **group_options(**options))
     with using("interpret"):
-        got = jaxspec.decode(params, prompts, **options)
+        got = jaxspec.decode(params, prompts, **group_options(**options))
     for ours, theirs in zip(got, want, strict=True):
         np.testing.assert_array_equal(ours.tokens, theirs.tokens)
         assert ours.stats.rounds == theirs.stats.rounds

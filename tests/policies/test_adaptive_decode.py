@@ -12,6 +12,7 @@ import pytest
 from short_models import shorten
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.call.prefill import prefill
 from jaxspec.call.session import prepare, run_prefill
 from jaxspec.core.state import Nodes, Pool
@@ -36,8 +37,8 @@ from jaxspec.round.loop import run
 from jaxspec.round.stop_rule import Sources, _drop_nodes, record_carried, select_sources
 
 PROMPTS = [[117, 142, 122, 64, 240, 19], [40, 41, 42, 43]]
-EAGLE = dict(method="eagle3", builder="dynamic/w3", budget=12, depth=4, max_new_tokens=24)
-BLOCK = dict(method="dflash", builder="best_first", budget=12, max_new_tokens=24)
+EAGLE = dict(drafter="eagle3", builder="dynamic/w3", budget=12, depth=4, max_new_tokens=24)
+BLOCK = dict(drafter="dflash", builder="best_first", budget=12, max_new_tokens=24)
 TABLE = make_costs((1, 4, 12), (0,), (1.0,), [[1.0], [1.1], [1.4]])
 HIDDEN = 320
 
@@ -110,9 +111,9 @@ def test_policies_change_no_text(request, name, temperature):
     params = request.getfixturevalue("short_eagle" if tiny else "params")
     options = options | {"temperature": temperature, "seed": 3}
     plain = jaxspec.decode(
-        params, PROMPTS, method="ar", max_new_tokens=24, temperature=temperature, seed=3
+        params, PROMPTS, drafter="ar", max_new_tokens=24, temperature=temperature, seed=3
     )
-    outs = jaxspec.decode(params, PROMPTS, policy=policy, **options)
+    outs = jaxspec.decode(params, PROMPTS, **group_options(policy=policy, **options))
     assert [out.tokens for out in outs] == [out.tokens for out in plain]
     for taken in (out.per_round for out in outs):
         if name == "static":
@@ -127,11 +128,13 @@ def test_policies_change_no_text(request, name, temperature):
             assert taken.block in (3, 5, 8) and max(taken.tokens) <= taken.block
     compiled = prefill._cache_size(), run._cache_size()
     again = jaxspec.decode(
-        params, [prompt[::-1] for prompt in PROMPTS], policy=outs[0].policy, **options
+        params,
+        [prompt[::-1] for prompt in PROMPTS],
+        **group_options(policy=outs[0].policy, **options),
     )
     assert (prefill._cache_size(), run._cache_size()) == compiled
     assert jax.tree.structure(again[0].policy) == jax.tree.structure(outs[0].policy)
-    session = prepare(params, PROMPTS, policy=policy, **options)
+    session = prepare(params, PROMPTS, **group_options(policy=policy, **options))
     lowered = run.lower(
         params, session.request, run_prefill(session), jnp.int32(4), config=session.config
     )
@@ -146,9 +149,9 @@ def test_policies_cut_lattices(params, name):
     """Policies that keep nodes, stop drafting and choose rows see the pool of a lattice tree."""
     policy, options = policies()[name]
     options = options | {"builder": "lattice", "trace": True}
-    plain = jaxspec.decode(params, PROMPTS, method="ar", max_new_tokens=24)
-    cut = jaxspec.decode(params, PROMPTS, policy=policy, **options)
-    whole = jaxspec.decode(params, PROMPTS, **options)
+    plain = jaxspec.decode(params, PROMPTS, drafter="ar", max_new_tokens=24)
+    cut = jaxspec.decode(params, PROMPTS, **group_options(policy=policy, **options))
+    whole = jaxspec.decode(params, PROMPTS, **group_options(**options))
     assert [out.tokens for out in cut] == [out.tokens for out in whole]
     assert [out.tokens for out in cut] == [out.tokens for out in plain]
     trees = [one.rounds[0].tree for one in (cut[0], whole[0])]
@@ -166,8 +169,10 @@ def test_policies_cut_lattices(params, name):
 def test_the_smallest_trees(params, name):
     """Of one level, of which a row besides the root is verified, for a prompt of one token."""
     policy, options = policies()[name]
-    out = jaxspec.decode(params, [117], policy=policy, **options | {"depth": 1, "budget": 2})
-    plain = jaxspec.decode(params, [117], method="ar", max_new_tokens=24)
+    out = jaxspec.decode(
+        params, [117], **group_options(policy=policy, **options | {"depth": 1, "budget": 2})
+    )
+    plain = jaxspec.decode(params, [117], drafter="ar", max_new_tokens=24)
     assert (
         out.tokens == plain.tokens
         and set(out.per_round.steps) == {0}
@@ -204,11 +209,13 @@ def _picky():
 def test_kept_nodes_alone_are_verified_and_numbers_are_handed_down(params):
     options = EAGLE | {"trace": True}
     outs = jaxspec.decode(
-        params, PROMPTS, policy=Policy(Picky((12,)), jnp.array([3, 2])), **options
+        params, PROMPTS, **group_options(policy=Policy(Picky((12,)), jnp.array([3, 2])), **options)
     )
-    plain = jaxspec.decode(params, PROMPTS, method="ar", max_new_tokens=24)
+    plain = jaxspec.decode(params, PROMPTS, drafter="ar", max_new_tokens=24)
     assert [out.tokens for out in outs] == [out.tokens for out in plain]
-    chains = jaxspec.decode(params, PROMPTS, **options | {"builder": "chain", "budget": 5})
+    chains = jaxspec.decode(
+        params, PROMPTS, **group_options(**options | {"builder": "chain", "budget": 5})
+    )
     for out, chain, depth in zip(outs, chains, (4, 3), strict=True):
         assert {tuple(one.tree.depth.tolist()) for one in out.rounds} == {tuple(range(depth + 1))}
         np.testing.assert_array_equal(
@@ -229,8 +236,8 @@ def test_a_level_without_the_nodes_that_were_dropped():
         jaxspec.decode(
             jaxspec.load("mini", drafter="specblock"),
             [1, 2],
-            policy=Policy(Picky(), 1),
-            method="specblock",
+            speculation=jaxspec.Speculation(policy=Policy(Picky(), 1)),
+            drafter="specblock",
         )
 
 

@@ -15,6 +15,7 @@ from golden_data import SHIPPED
 
 import jaxspec
 from jaxspec.bench.measure.methods import parse_methods
+from jaxspec.call.options import group_options
 from jaxspec.core.state import Accepted
 from jaxspec.policies import Acts, Outcome, Policy, RoundShape, make_named, registry
 
@@ -86,9 +87,11 @@ def test_it_is_saved_and_loaded(example, tmp_path):
 def test_it_changes_no_text(example):
     golden = SHIPPED / "dflash"
     params = jaxspec.load(golden / "target", drafter={"dflash": golden / "drafter"})
-    options = {"method": "dflash", "builder": "best_first", "budget": 12, "max_new_tokens": 16}
-    plain = jaxspec.decode(params, PROMPTS, method="ar", max_new_tokens=16)
-    outs = jaxspec.decode(params, PROMPTS, policy=make_named("twice", None), **options)
+    options = {"drafter": "dflash", "builder": "best_first", "budget": 12, "max_new_tokens": 16}
+    plain = jaxspec.decode(params, PROMPTS, drafter="ar", max_new_tokens=16)
+    outs = jaxspec.decode(
+        params, PROMPTS, **group_options(policy=make_named("twice", None), **options)
+    )
     assert [out.tokens for out in outs] == [out.tokens for out in plain]
     assert {out.policy.state.shape for out in outs} == {(2,)}
 

@@ -10,6 +10,7 @@ import pytest
 from golden_data import SHIPPED
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.call.output import PerRound
 from jaxspec.call.resolve import resolve_config
 from jaxspec.policies.compose import compose
@@ -81,18 +82,23 @@ def drafted(monkeypatch):
 @pytest.mark.parametrize("method", ["dflash", pytest.param("jetspec", marks=pytest.mark.slow)])
 def test_what_is_drafted_follows_the_choice(loaded, drafted, method):
     params, sizes = loaded[method], (3, 5, 8)
-    options = dict(method=method, builder="chain", budget=8, max_new_tokens=12)
-    plain = jaxspec.decode(params, PROMPTS, method="ar", max_new_tokens=12)
+    options = dict(drafter=method, builder="chain", budget=8, max_new_tokens=12)
+    plain = jaxspec.decode(params, PROMPTS, drafter="ar", max_new_tokens=12)
     for chosen, paid in ((3, {3}), (4, {5}), (8, {8}), (20, {8})):
         drafted.clear()
-        out = jaxspec.decode(params, PROMPTS[0], policy=given([chosen], sizes), **options)
+        out = jaxspec.decode(
+            params, PROMPTS[0], **group_options(policy=given([chosen], sizes), **options)
+        )
         jax.effects_barrier()
         assert set(drafted) == paid and len(drafted) == out.stats.rounds
         assert out.tokens == plain[0].tokens and out.per_round.block == min(chosen, 8)
     # A batch drafts the largest block of the sequences that are not finished.
     drafted.clear()
     outs = jaxspec.decode(
-        params, PROMPTS, policy=given([3, 8], sizes), **options, stop=[plain[1].tokens[1]]
+        params,
+        PROMPTS,
+        **group_options(policy=given([3, 8], sizes), **options),
+        stop=[plain[1].tokens[1]],
     )
     jax.effects_barrier()
     assert outs[1].stats.rounds < outs[0].stats.rounds
@@ -110,12 +116,17 @@ def test_what_is_drafted_follows_the_choice(loaded, drafted, method):
 )
 def test_trees_are_those_of_a_masked_block(loaded, builder, temperature):
     """A block that is compiled at its size proposes what the largest one does, masked to it."""
-    options = dict(method="dflash", builder=builder, budget=8, max_new_tokens=10)
+    options = dict(drafter="dflash", builder=builder, budget=8, max_new_tokens=10)
     options |= dict(temperature=temperature, trace=True)
     sizes = (2, 4, 5, 7)
-    decode = functools.partial(jaxspec.decode, loaded["dflash"], PROMPTS, **options)
+    decode = functools.partial(
+        jaxspec.decode, loaded["dflash"], PROMPTS, **group_options(**options)
+    )
     for chosen in ([2, 4], [5, 3]):
-        fitted, masked = (decode(policy=given(chosen, own)) for own in (sizes, sizes[-1:]))
+        fitted, masked = (
+            decode(speculation=jaxspec.Speculation(policy=given(chosen, own)))
+            for own in (sizes, sizes[-1:])
+        )
         for one, other in zip(fitted, masked, strict=True):
             assert one.stats.accept_hist == other.stats.accept_hist
             for a, b in zip(one.rounds, other.rounds, strict=True):
@@ -126,8 +137,10 @@ def test_trees_are_those_of_a_masked_block(loaded, builder, temperature):
 
 def test_the_sizes_that_are_compiled(loaded):
     def sizes(policy, budget):
-        options = dict(method="jetspec", builder="chain", budget=budget)
-        config, _ = resolve_config(spec, **options, policy=policy and policy.config)
+        options = dict(drafter="jetspec", builder="chain", budget=budget)
+        config, _ = resolve_config(
+            spec, **options, **group_options(policy=policy and policy.config, **options)
+        )
         return tuple(make_plan(spec, config).blocks)
 
     spec = loaded["jetspec"].spec

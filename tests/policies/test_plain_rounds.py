@@ -11,13 +11,14 @@ from golden_data import SHIPPED
 from short_models import shorten
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig
 from jaxspec.round.plan import QUEUE
 
 GOLDEN = SHIPPED / "dflash"
 PROMPT = [117, 142, 122, 64, 240, 19]
 TOKENS = 24
-OPTIONS = {"method": "dflash", "builder": "best_first", "budget": 12}
+OPTIONS = {"drafter": "dflash", "builder": "best_first", "budget": 12}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +49,9 @@ def params():
 
 
 def decode(params, prompt, policy, tokens: int):
-    return jaxspec.decode(params, prompt, policy=policy, max_new_tokens=tokens, **OPTIONS)
+    return jaxspec.decode(
+        params, prompt, **group_options(policy=policy, **OPTIONS), max_new_tokens=tokens
+    )
 
 
 def late(first: int) -> Policy:

@@ -11,6 +11,7 @@ from golden_data import SHIPPED
 from short_models import shorten
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.call.session import prepare
 from jaxspec.drafters.base import Proposal
 from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig, keep_state
@@ -97,17 +98,19 @@ def dflash():
 @pytest.mark.slow
 def test_sequences_stop_drafting_on_their_own(eagle):
     options = dict(
-        method="eagle3", builder="dynamic/w3", max_new_tokens=20, budget=24, depth=4, trace=True
+        drafter="eagle3", builder="dynamic/w3", max_new_tokens=20, budget=24, depth=4, trace=True
     )
     policy = Policy(Stops(), jnp.array([0, 2]))
-    outs = jaxspec.decode(eagle, PROMPTS, policy=policy, **options)
-    plain = jaxspec.decode(eagle, PROMPTS, method="ar", max_new_tokens=20)
+    outs = jaxspec.decode(eagle, PROMPTS, **group_options(policy=policy, **options))
+    plain = jaxspec.decode(eagle, PROMPTS, drafter="ar", max_new_tokens=20)
     assert [out.tokens for out in outs] == [out.tokens for out in plain]
     assert {int(one.tree.depth.max()) for one in outs[0].rounds} == {1}
     assert {int(one.tree.depth.max()) for one in outs[1].rounds[: len(outs[1].rounds) // 2]} == {3}
     # A tree that stopped is the whole one of less depth: the first round of each prompt.
     for out, prompt, depth in zip(outs, PROMPTS, (1, 3), strict=True):
-        whole = jaxspec.decode(eagle, prompt, **options | {"depth": depth, "max_new_tokens": 2})
+        whole = jaxspec.decode(
+            eagle, prompt, **group_options(**options | {"depth": depth, "max_new_tokens": 2})
+        )
         for name in ("token", "parent", "depth"):
             np.testing.assert_array_equal(
                 getattr(out.rounds[0].tree, name), getattr(whole.rounds[0].tree, name)
@@ -116,7 +119,7 @@ def test_sequences_stop_drafting_on_their_own(eagle):
     assert set(outs[0].per_round.steps) <= {0, 2} and outs[0].per_round.tokens.sum() == 19
     assert [one.tree.token.size for one in outs[1].rounds] == outs[1].per_round.rows.tolist()
     with pytest.raises(ValueError, match=r"reset it with policy.replace\(state=None\)"):
-        jaxspec.decode(eagle, PROMPTS[0], policy=outs[0].policy, **options)
+        jaxspec.decode(eagle, PROMPTS[0], **group_options(policy=outs[0].policy, **options))
 
 
 @pytest.mark.thorough
@@ -124,24 +127,32 @@ def test_a_state_goes_on_whatever_wrote_it(dflash):
     """States begin as Python numbers, come back from the rounds, or from a file: one compilation,
     and other sizes are told.
     """
-    options = dict(method="dflash", budget=4, max_new_tokens=8)
+    options = dict(drafter="dflash", budget=4, max_new_tokens=8)
     policy = Policy(Counts((4,)), ())
-    first = jaxspec.decode(dflash, PROMPTS[0], policy=policy, **options)
+    first = jaxspec.decode(dflash, PROMPTS[0], **group_options(policy=policy, **options))
     compiled = run._cache_size()
-    again = jaxspec.decode(dflash, PROMPTS[0], policy=first.policy, **options)
+    again = jaxspec.decode(dflash, PROMPTS[0], **group_options(policy=first.policy, **options))
     rounds = first.stats.rounds + again.stats.rounds
     assert float(again.policy.state["rounds"]) == rounds
     saved = first.policy.replace(state=jax.tree.map(np.asarray, first.policy.state))
     assert (
-        float(jaxspec.decode(dflash, PROMPTS[0], policy=saved, **options).policy.state["rounds"])
+        float(
+            jaxspec.decode(
+                dflash, PROMPTS[0], **group_options(policy=saved, **options)
+            ).policy.state["rounds"]
+        )
         == rounds
     )
     assert run._cache_size() == compiled
     # What was learned at one temperature neither serves at another nor is lost there.
-    warm = prepare(dflash, PROMPTS[0], policy=again.policy, temperature=1.0, **options).policy
+    warm = prepare(
+        dflash, PROMPTS[0], **group_options(policy=again.policy, **options), temperature=1.0
+    ).policy
     assert float(warm.state["rounds"]) == 0
     back = prepare(
-        dflash, PROMPTS[0], policy=warm.replace(state={"rounds": jnp.float32(3)}), **options
+        dflash,
+        PROMPTS[0],
+        **group_options(policy=warm.replace(state={"rounds": jnp.float32(3)}), **options),
     ).policy
     assert (
         float(back.state["rounds"]) == rounds
@@ -149,16 +160,22 @@ def test_a_state_goes_on_whatever_wrote_it(dflash):
     )
     with pytest.raises(ValueError, match=r"reset it with policy.replace\(state=None\)"):
         jaxspec.decode(
-            dflash, PROMPTS[0], policy=policy.replace(state={"rounds": np.zeros(2)}), **options
+            dflash,
+            PROMPTS[0],
+            **group_options(policy=policy.replace(state={"rounds": np.zeros(2)}), **options),
         )
 
 
 @pytest.mark.slow
 def test_a_chosen_block_is_the_compiled_one(dflash):
-    options = dict(method="dflash", builder="chain", budget=16, max_new_tokens=24, trace=True)
-    outs = jaxspec.decode(dflash, PROMPTS, policy=Policy(Blocks(), jnp.array([4, 7])), **options)
+    options = dict(drafter="dflash", builder="chain", budget=16, max_new_tokens=24, trace=True)
+    outs = jaxspec.decode(
+        dflash, PROMPTS, **group_options(policy=Policy(Blocks(), jnp.array([4, 7])), **options)
+    )
     for out, prompt, size in zip(outs, PROMPTS, (4, 7), strict=True):
-        fixed = jaxspec.decode(dflash, prompt, **options | {"block_size": size, "budget": size})
+        fixed = jaxspec.decode(
+            dflash, prompt, **group_options(**options | {"block_size": size, "budget": size})
+        )
         assert out.tokens == fixed.tokens
         assert [one.tree.token.tolist() for one in out.rounds] == [
             one.tree.token.tolist() for one in fixed.rounds
@@ -193,6 +210,16 @@ def test_what_a_node_is_a_candidate_of():
 
 def test_decisions_that_a_drafter_cannot_follow_are_refused(dflash, eagle):
     with pytest.raises(ValueError, match="'dflash' drafts in one step"):
-        jaxspec.decode(dflash, [1, 2], policy=Policy(Stops(), jnp.array([1])), method="dflash")
+        jaxspec.decode(
+            dflash,
+            [1, 2],
+            speculation=jaxspec.Speculation(policy=Policy(Stops(), jnp.array([1]))),
+            drafter="dflash",
+        )
     with pytest.raises(ValueError, match="'eagle3' drafts no blocks"):
-        jaxspec.decode(eagle, [1, 2], policy=Policy(Blocks(), jnp.array([4])), method="eagle3")
+        jaxspec.decode(
+            eagle,
+            [1, 2],
+            speculation=jaxspec.Speculation(policy=Policy(Blocks(), jnp.array([4]))),
+            drafter="eagle3",
+        )

@@ -11,6 +11,7 @@ from short_models import shorten
 from slow_cases import slow_except
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.call.session import prepare, run_prefill
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.policies.bastion.controller import make_bastion
@@ -32,12 +33,12 @@ KINDS = slow_except(["ar", "policy"], ["ar", "best_first", "batch", "policy"])
 def compiled(request, params):
     """The loop's executable and the state it takes."""
     prompt = [[1, 2, 3]] * 4 if request.param == "batch" else [1, 2, 3]
-    options = dict(method="ar") if request.param == "ar" else dict(builder="best_first", budget=12)
+    options = dict(drafter="ar") if request.param == "ar" else dict(builder="best_first", budget=12)
     if request.param == "policy":
         options["policy"] = make_bastion(
             make_costs((1, 4, 13), (0,), (1.0,), [[10.0], [11.0], [14.0]])
         )
-    session = prepare(params, prompt, max_new_tokens=40, **options)
+    session = prepare(params, prompt, max_new_tokens=40, **group_options(**options))
     state = run_prefill(session)
     return run.lower(
         params, session.request, state, jnp.int32(4), config=session.config
@@ -53,7 +54,13 @@ def test_a_second_call_of_the_same_bucket_compiles_nothing(params):
     sampling = dict(builder="chain", budget=6)
     packs = 1
     for temperature in (0.0, 1.0):
-        jaxspec.decode(params, [5, 6, 7], temperature=temperature, max_new_tokens=30, **sampling)
+        jaxspec.decode(
+            params,
+            [5, 6, 7],
+            temperature=temperature,
+            max_new_tokens=30,
+            **group_options(**sampling),
+        )
         before = sum("backend_compile" in event for event in compilations)
         assert before > 0
         jaxspec.decode(
@@ -63,7 +70,7 @@ def test_a_second_call_of_the_same_bucket_compiles_nothing(params):
             seed=8,
             max_new_tokens=41,
             stop=[3],
-            **sampling,
+            **group_options(**sampling),
         )
         assert sum("backend_compile" in event for event in compilations) == before
         # Streaming calls the same executable round by round: what it returns must look like what it
@@ -71,7 +78,11 @@ def test_a_second_call_of_the_same_bucket_compiles_nothing(params):
         for _ in range(2):
             list(
                 jaxspec.stream(
-                    params, [5, 6], temperature=temperature, max_new_tokens=30, **sampling
+                    params,
+                    [5, 6],
+                    temperature=temperature,
+                    max_new_tokens=30,
+                    **group_options(**sampling),
                 )
             )
             assert sum("backend_compile" in event for event in compilations) <= before + packs
@@ -96,7 +107,7 @@ def test_the_cache_is_aliased_and_never_copied(compiled):
 
 
 def test_the_state_is_donated(params):
-    session = prepare(params, [1, 2, 3], max_new_tokens=10, method="ar")
+    session = prepare(params, [1, 2, 3], max_new_tokens=10, drafter="ar")
     state = run_prefill(session)
     address = state.cache.k.unsafe_buffer_pointer()
     after = run(params, session.request, state, jnp.int32(3), config=session.config)

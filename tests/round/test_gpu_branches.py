@@ -10,15 +10,16 @@ from short_models import load_short
 from slow_cases import slow_except
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.round import quick_jit
 from pallas_kernels.registry import Device, for_device
 
 CALLS = {
-    "jetspec": {"method": "jetspec", "builder": "dynamic", "budget": 16},
-    "eagle3": {"method": "eagle3", "builder": "dynamic", "budget": 16, "temperature": 1.0},
-    "lattice": {"method": "eagle3", "builder": "lattice", "budget": 16},
+    "jetspec": {"drafter": "jetspec", "builder": "dynamic", "budget": 16},
+    "eagle3": {"drafter": "eagle3", "builder": "dynamic", "budget": 16, "temperature": 1.0},
+    "lattice": {"drafter": "eagle3", "builder": "lattice", "budget": 16},
     "specblock": {
-        "method": "specblock",
+        "drafter": "specblock",
         "builder": "chain",
         "acceptance": "rejection",
         "temperature": 1.0,
@@ -27,10 +28,10 @@ CALLS = {
 
 
 INTERPRETED = {
-    "best_first": {"method": "jetspec", "builder": "best_first", "budget": 32},
-    "expand": {"method": "jetspec", "builder": "expand", "budget": 32, "temperature": 1.0},
-    "top_k": {"method": "jetspec", "budget": 16, "temperature": 0.6, "top_k": 20, "top_p": 0.95},
-    "ar": {"method": "ar", "temperature": 1.0},
+    "best_first": {"drafter": "jetspec", "builder": "best_first", "budget": 32},
+    "expand": {"drafter": "jetspec", "builder": "expand", "budget": 32, "temperature": 1.0},
+    "top_k": {"drafter": "jetspec", "budget": 16, "temperature": 0.6, "top_k": 20, "top_p": 0.95},
+    "ar": {"drafter": "ar", "temperature": 1.0},
     **CALLS,
 }
 PROMPT = "def add(a, b):\n"
@@ -48,9 +49,9 @@ def elsewhere(monkeypatch):
 
 def check_same(params, options, device):
     options = options | {"max_new_tokens": 24}
-    on_cpu = jaxspec.decode(params, PROMPT, **options)
+    on_cpu = jaxspec.decode(params, PROMPT, **group_options(**options))
     with for_device(device):  # a part of the keys of jit's caches
-        on_gpu = jaxspec.decode(params, PROMPT, **options)
+        on_gpu = jaxspec.decode(params, PROMPT, **group_options(**options))
     np.testing.assert_array_equal(on_cpu.tokens, on_gpu.tokens)
     jax.tree.map(np.testing.assert_array_equal, vars(on_cpu.per_round), vars(on_gpu.per_round))
 

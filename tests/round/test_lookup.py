@@ -26,9 +26,16 @@ PROMPTS = [PROMPT, "def add(a, b):"]
 def test_the_text_is_the_targets_own(mini, method, temperature):
     mini = mini if method == "dflash" else load_short(method)
     options = dict(max_new_tokens=48, temperature=temperature, seed=1)
-    plain = jaxspec.decode(mini, PROMPTS, method="ar", **options)
+    plain = jaxspec.decode(mini, PROMPTS, drafter="ar", **options)
     alone, mixed = (
-        jaxspec.decode(mini, PROMPTS, method=method, budget=4, lookup=lookup, **options)
+        jaxspec.decode(
+            mini,
+            PROMPTS,
+            drafter=method,
+            budget=4,
+            speculation=jaxspec.Speculation(lookup=lookup),
+            **options,
+        )
         for lookup in (False, True)
     )
     assert [out.tokens for out in mixed] == [out.tokens for out in plain]
@@ -45,7 +52,13 @@ def test_copies_help_a_drafter_that_knows_nothing(mini):
     )
     scrambled = mini.replace(drafters={"dflash": variables})
     alone, mixed = (
-        jaxspec.decode(scrambled, PROMPTS, max_new_tokens=64, budget=4, lookup=lookup)[0].stats
+        jaxspec.decode(
+            scrambled,
+            PROMPTS,
+            max_new_tokens=64,
+            budget=4,
+            speculation=jaxspec.Speculation(lookup=lookup),
+        )[0].stats
         for lookup in (False, True)
     )
     assert alone.rounds > 60 and mixed.rounds < 50
@@ -53,14 +66,20 @@ def test_copies_help_a_drafter_that_knows_nothing(mini):
 
 def test_calls_that_choose_by_cost_mix_it_in(mini):
     assert prepare(mini, PROMPT).config.lookup
-    assert prepare(mini, PROMPT, policy="auto", budget=4).config.lookup
-    assert not prepare(mini, PROMPT, lookup=False).config.lookup
+    assert prepare(
+        mini, PROMPT, speculation=jaxspec.Speculation(policy="auto"), budget=4
+    ).config.lookup
+    assert not prepare(mini, PROMPT, speculation=jaxspec.Speculation(lookup=False)).config.lookup
     assert not prepare(mini, PROMPT, budget=4).config.lookup
-    assert prepare(mini, PROMPT, budget=4, lookup=True).config.lookup
+    assert prepare(
+        mini, PROMPT, budget=4, speculation=jaxspec.Speculation(lookup=True)
+    ).config.lookup
     for method in ("ar", "prompt_lookup"):
-        assert not prepare(mini, PROMPT, method=method, lookup=True).config.lookup
+        assert not prepare(
+            mini, PROMPT, drafter=method, speculation=jaxspec.Speculation(lookup=True)
+        ).config.lookup
     with pytest.raises(TypeError, match="lookup is 'yes': give True or False"):
-        prepare(mini, PROMPT, lookup="yes")
+        prepare(mini, PROMPT, speculation=jaxspec.Speculation(lookup="yes"))
 
 
 def test_a_drafter_that_looks_ahead_keeps_its_lattice(mini):
@@ -69,5 +88,7 @@ def test_a_drafter_that_looks_ahead_keeps_its_lattice(mini):
     spec = dataclasses.replace(mini.spec, drafters=(("dspark", config), *mini.spec.drafters))
     assert not suits_lookup(spec, "dspark") and suits_lookup(spec, "dflash")
     for builder, lookup in (("lattice", False), ("dynamic", True)):
-        made, _ = resolve_config(spec, method="dspark", builder=builder, lookup=lookup)
+        made, _ = resolve_config(
+            spec, drafter="dspark", speculation=jaxspec.Speculation(builder=builder, lookup=lookup)
+        )
         assert (make_plan(spec, made).drafter.look_ahead is None) == lookup

@@ -34,7 +34,7 @@ def test_greedy_text_is_the_argmax_of_biased_logits(mini, engine, plain):
     bias = ((common, -3.0), (plain[0], -100.0), (20, 2.5), (31, 1.0))
     options = dict(max_new_tokens=40, ignore_eos=True, logit_bias=bias)
     (drafted,) = run(engine, ServeRequest(PROMPT, **options))
-    (single,) = run(engine, ServeRequest(PROMPT, method="ar", **options))
+    (single,) = run(engine, ServeRequest(PROMPT, drafter="ar", **options))
     expected = score(mini, PROMPT, drafted[0])
     for token, value in bias:
         expected[:, token] += value
@@ -46,7 +46,7 @@ def test_sampled_text_is_the_same_with_a_drafter(engine):
     options = dict(max_new_tokens=40, ignore_eos=True, **SAMPLED)
     bias = ((17, 4.0), (30, 4.0))
     (drafted,) = run(engine, ServeRequest(PROMPT, logit_bias=bias, **options))
-    (single,) = run(engine, ServeRequest(PROMPT, logit_bias=bias, method="ar", **options))
+    (single,) = run(engine, ServeRequest(PROMPT, logit_bias=bias, drafter="ar", **options))
     (without,) = run(engine, ServeRequest(PROMPT, **options))
     assert drafted[0] == single[0] != without[0]
 

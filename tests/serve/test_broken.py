@@ -50,7 +50,7 @@ def finish(engine):
 @pytest.mark.parametrize("slot", [0, 1])
 @pytest.mark.parametrize("method", [None, "ar"])
 def test_it_ends_with_an_error_and_others_go_on(engine, slot, method):
-    request = ServeRequest(LONG, method=method, **OPTIONS)
+    request = ServeRequest(LONG, drafter=method, **OPTIONS)
     (alone, *_), *others = run(engine, request, *SHORT)
     texts = [tokens for tokens, *_ in others]
     ids = [engine.submit(request) for _ in range(2)]

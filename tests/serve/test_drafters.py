@@ -12,6 +12,7 @@ from short_models import load_short
 
 import jaxspec
 from jaxspec.call import drafter_choice
+from jaxspec.call.options import group_options
 from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.serve import InvalidRequest, ServeRequest
 from jaxspec.serve.factory import make_engine
@@ -36,7 +37,7 @@ def mini():
 
 @pytest.fixture(scope="module")
 def engine(mini):
-    engine = make(mini, method=NAMES)
+    engine = make(mini, drafter=NAMES)
     engine.warm_up()
     return engine
 
@@ -58,7 +59,7 @@ def draw_requests(params, count, sampling, names, seed=0):
             tuple(tokenizer.encode(pick.choice(TEXTS)) * pick.choice((1, 1, 1, 12))),
             max_new_tokens=pick.choice((1, 7, 24, 40)),
             stop=pick.choice(stops),
-            method=pick.choice((None, *names, "ar")),
+            drafter=pick.choice((None, *names, "ar")),
             **pick.choice(sampling),
         )
         for _ in range(count)
@@ -115,8 +116,8 @@ def check_texts(params, load):
         options = {name: getattr(request, name) for name in names}
         key = request.tokens, *options.values()
         if key not in alone:
-            given = dict(method="ar", capacity=320, **options)
-            alone[key] = jaxspec.decode(params, list(request.tokens), **given)
+            given = dict(drafter="ar", capacity=320, **options)
+            alone[key] = jaxspec.decode(params, list(request.tokens), **group_options(**given))
         updates, expected = load.found[index], alone[key]
         tokens = [token for update in updates for token in update.tokens]
         text = "".join(update.text for update in updates)
@@ -127,7 +128,7 @@ def check_texts(params, load):
             assert (tokens, text) == (expected.tokens, expected.text), request
             assert updates[-1].finish == expected.stats.finish_reason, request
         drafted = sum(int(flag) for update in updates for flag in update.drafted)
-        accepted[request.method] = accepted.get(request.method, 0) + drafted
+        accepted[request.drafter] = accepted.get(request.drafter, 0) + drafted
     return accepted
 
 
@@ -158,13 +159,13 @@ REQUESTS = [
 
 
 def with_method(request, method):
-    return ServeRequest(**{**vars(request), "method": method})
+    return ServeRequest(**{**vars(request), "drafter": method})
 
 
 @pytest.fixture(scope="module")
 def alone(mini):
     """By drafter: an engine that has it alone, and what requests get from it."""
-    engines = {name: make(mini, method=name) for name in NAMES}
+    engines = {name: make(mini, drafter=name) for name in NAMES}
     return {name: (one, run(one, *REQUESTS)) for name, one in engines.items()}
 
 
@@ -175,7 +176,7 @@ def test_each_drafter_accepts_what_it_does_alone(engine, alone):
     found = run(engine, *requests)
     for request, (tokens, _, drafted, _) in zip(requests, found, strict=True):
         place = REQUESTS.index(with_method(request, None))
-        assert (tokens, drafted) == tuple(alone[request.method][1][place][::2]), request
+        assert (tokens, drafted) == tuple(alone[request.drafter][1][place][::2]), request
     assert all(any(drafted) for _, _, drafted, _ in found)
 
 
@@ -200,7 +201,7 @@ def test_rows_serve_requests_of_the_drafter_that_read_them(engine, mini):
         for name in publish:
             engine.publish(mini.drafter(name), name)
         before = engine.counters()["reused_tokens"]
-        ((_, _, drafted, _),) = run(engine, ServeRequest(prompt, method=method, **OPTIONS))
+        ((_, _, drafted, _),) = run(engine, ServeRequest(prompt, drafter=method, **OPTIONS))
         assert any(drafted)
         return engine.counters()["reused_tokens"] - before
 
@@ -283,7 +284,7 @@ def test_the_choice_is_among_the_engines_drafters(mini, monkeypatch):
     monkeypatch.setattr(drafter_choice, "REVISIT", 1)
     options = dict(slots=2, capacity=320, budget=8, edges=(2, 16), rounds=8, visit_seconds=None)
     engine = make_engine(mini, costs=Costs((1.0, 1.001), (5.0, 5.0)), lookup=False, **options)
-    assert len(mini.spec.drafters) > len(engine.methods) == 2
+    assert len(mini.spec.drafters) > len(engine.drafters) == 2
     for _ in range(4):
         ((tokens, *_),) = run(engine, ServeRequest(PROMPT, **OPTIONS))
         assert len(tokens) == 30
@@ -308,23 +309,23 @@ def test_a_client_chooses_by_name(engine, mini):
 
 
 def test_requests_name_a_drafter_of_the_engine(mini):
-    engine = make(mini, method=list(NAMES))
-    assert engine.methods == NAMES and engine.method == "dflash"
+    engine = make(mini, drafter=list(NAMES))
+    assert engine.drafters == NAMES and engine.drafter == "dflash"
     with pytest.raises(InvalidRequest, match="give 'dflash', 'medusa' or 'ar'") as refused:
-        engine.check(ServeRequest(PROMPT, method="jetspec"))
-    assert refused.value.field == "method" and "\n" not in str(refused.value)
+        engine.check(ServeRequest(PROMPT, drafter="jetspec"))
+    assert refused.value.field == "drafter" and "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [
-        (dict(method=()), ValueError, r"method is \(\): give one name, or those of several"),
-        (dict(method=("dflash", "dflash")), ValueError, "each once"),
-        (dict(method=("dflash", "ar")), ValueError, "every request may ask for 'ar'"),
-        (dict(method=("dflash", "dspark")), ValueError, "unknown method 'dspark'"),
-        (dict(method=("dflash", 3)), TypeError, "method is 3: give 'ar', or the name"),
-        (dict(method=NAMES, budget=1), ValueError, "need a budget of at least 2 rows"),
-        (dict(method=NAMES, builder="rank_guided"), ValueError, "does not suit 'dflash'"),
+        (dict(drafter=()), ValueError, r"drafter is \(\): give one name, or those of several"),
+        (dict(drafter=("dflash", "dflash")), ValueError, "each once"),
+        (dict(drafter=("dflash", "ar")), ValueError, "every request may ask for 'ar'"),
+        (dict(drafter=("dflash", "dspark")), ValueError, "unknown drafter 'dspark'"),
+        (dict(drafter=("dflash", 3)), TypeError, "drafter is 3: give 'ar', or the name"),
+        (dict(drafter=NAMES, budget=1), ValueError, "need a budget of at least 2 rows"),
+        (dict(drafter=NAMES, builder="rank_guided"), ValueError, "does not suit 'dflash'"),
     ],
 )
 def test_bad_lists_of_drafters_are_refused(mini, options, error, says):
@@ -335,22 +336,22 @@ def test_bad_lists_of_drafters_are_refused(mini, options, error, says):
 
 def test_the_first_call_of_a_program_takes_what_all_others_do(mini):
     """A weak dtype in the first state would make each program that takes it compile twice."""
-    state = make(mini, method=NAMES, lookup=True)._device.state
+    state = make(mini, drafter=NAMES, lookup=True)._device.state
     assert not any(leaf.weak_type for leaf in jax.tree.leaves(state))
 
 
 def test_a_list_of_one_drafter_is_an_engine_of_one(mini):
-    engine = make(mini, method=["medusa"])
-    assert engine.methods == ("medusa",) and engine._device.config == (
-        make(mini, method="medusa")._device.config
+    engine = make(mini, drafter=["medusa"])
+    assert engine.drafters == ("medusa",) and engine._device.config == (
+        make(mini, drafter="medusa")._device.config
     )
 
 
 @pytest.mark.parametrize(
     ("change", "method", "says"),
     [
-        (lambda weights: weights, "jetspec", "method is 'jetspec': give 'dflash' or 'medusa'"),
-        (lambda weights: weights, "ar", "method is 'ar': give 'dflash' or 'medusa'"),
+        (lambda weights: weights, "jetspec", "drafter is 'jetspec': give 'dflash' or 'medusa'"),
+        (lambda weights: weights, "ar", "drafter is 'ar': give 'dflash' or 'medusa'"),
         (lambda weights: {}, "medusa", r"is missing, and the engine's is float32\["),
         (
             lambda weights: jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), weights),
@@ -366,7 +367,7 @@ def test_a_list_of_one_drafter_is_an_engine_of_one(mini):
     ],
 )
 def test_weights_that_do_not_fit_are_refused(mini, change, method, says):
-    engine = make(mini, method=NAMES)
+    engine = make(mini, drafter=NAMES)
     before = engine._device.params
     with pytest.raises(ValueError, match=says) as refused:
         engine.publish(change(mini.drafter(method if method in NAMES else "dflash")), method)
@@ -374,12 +375,12 @@ def test_weights_that_do_not_fit_are_refused(mini, change, method, says):
 
 
 def test_an_engine_without_a_drafter_takes_no_weights(mini):
-    with pytest.raises(ValueError, match="method is 'ar': the engine has no drafter"):
-        make(mini, method="ar").publish({})
+    with pytest.raises(ValueError, match="drafter is 'ar': the engine has no drafter"):
+        make(mini, drafter="ar").publish({})
 
 
 def test_several_processes_take_no_weights(mini, monkeypatch):
-    engine = make(mini, method=NAMES)
+    engine = make(mini, drafter=NAMES)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     with pytest.raises(ValueError, match="several processes share the target: start them again"):
         engine.publish(mini.drafter("dflash"))
@@ -415,7 +416,7 @@ def test_two_hundred_requests_of_all_methods(names, lookup, monkeypatch):
     # More rows hardly cost more, or else drafters of scrambled weights would soon get none.
     costs = Costs((1.0, 1.001, 1.002), (0.9,) * 3)
     sizes = dict(slots=4, capacity=320, budget=8, edges=(4, 8, 32), queue=200)
-    engine = make_engine(mini, method=names, lookup=lookup, costs=costs, **sizes)
+    engine = make_engine(mini, drafter=names, lookup=lookup, costs=costs, **sizes)
     engine.warm_up()
     load = Load(engine, draw_requests(mini, 200, MANY, names, seed=1), read_weights(mini, names))
     load.run()

@@ -38,7 +38,7 @@ def first_visit(engine, wanted):
 
 @pytest.mark.thorough
 def test_a_visit_ends_with_the_slot_that_a_waiting_request_needs(mini):
-    plain = dict(method="ar")  # a token each round
+    plain = dict(drafter="ar")  # a token each round
     assert first_visit(make(mini), requests(2, **plain)) == (8, [0])
     engine = make(mini)
     assert first_visit(engine, requests(3, **plain)) == (SHORT, [0])
@@ -50,7 +50,7 @@ def test_a_visit_ends_with_the_slot_that_a_waiting_request_needs(mini):
 @pytest.mark.thorough
 def test_of_few_slots_none_stays_idle(mini, few, rounds, monkeypatch):
     monkeypatch.setattr("jaxspec.serve.scheduling.schedule._FEW", few)
-    assert first_visit(make(mini), requests(2, method="ar")) == (rounds, [0])
+    assert first_visit(make(mini), requests(2, drafter="ar")) == (rounds, [0])
 
 
 def test_drafted_visits_end_early_too(mini):
@@ -61,7 +61,7 @@ def test_drafted_visits_end_early_too(mini):
 
 def test_a_visit_has_half_of_its_rounds_while_a_prompt_is_fed(mini):
     engine = make(mini)
-    assert first_visit(engine, requests(2, method="ar")) == (8, [0])
+    assert first_visit(engine, requests(2, drafter="ar")) == (8, [0])
     engine.submit(ServeRequest(PROMPT[::-1] * 6, max_new_tokens=2))  # of three chunks
     rounds = [8]
     while engine.counters()["running"] or engine.counters()["waiting"]:
@@ -70,7 +70,7 @@ def test_a_visit_has_half_of_its_rounds_while_a_prompt_is_fed(mini):
     assert rounds[:4] == [8, 12, 16, 24]
 
 
-@pytest.mark.parametrize("options", [{}, SAMPLED, dict(method="ar")])
+@pytest.mark.parametrize("options", [{}, SAMPLED, dict(drafter="ar")])
 def test_tokens_are_the_same_with_and_without(mini, options, monkeypatch):
     wanted = requests(4, **options)
     engine = make(mini)
@@ -85,7 +85,7 @@ def test_tokens_are_the_same_with_and_without(mini, options, monkeypatch):
 def test_processes_that_follow_end_the_visit_with_the_first(mini):
     first, second, told = make(mini), make(mini), []
     first._device.followers = Followers(first._device.takes, told.append)
-    assert first_visit(first, requests(3, method="ar")) == (SHORT, [0])
+    assert first_visit(first, requests(3, drafter="ar")) == (SHORT, [0])
     first.close()
     packets = iter(told)
     follow(second._device, lambda nothing: next(packets))

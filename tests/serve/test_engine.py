@@ -9,6 +9,7 @@ import serve_toys
 from short_models import load_short
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.serve import InvalidRequest, QueueFull, ServeRequest
 from jaxspec.serve.factory import make_engine
 from jaxspec.serve.scheduling.choice import DraftChoice
@@ -89,8 +90,10 @@ def random_requests(params, count, sampling, seed=0):
         requests.append((tuple(prompt), options, pick.choice((None, None, "ar"))))
     return [
         (
-            ServeRequest(prompt, method=method, **options),
-            jaxspec.decode(params, list(prompt), method="ar", capacity=320, **options),
+            ServeRequest(prompt, drafter=method, **options),
+            jaxspec.decode(
+                params, list(prompt), drafter="ar", capacity=320, **group_options(**options)
+            ),
         )
         for prompt, options, method in requests
     ]
@@ -165,7 +168,7 @@ def test_drafts_are_counted_apart_from_plain_rounds(mini):
     """Beside a request that drafts, one without a drafter runs the same rounds, and never drafts."""
     engine = serve_toys.make(mini)
     text = dict(max_new_tokens=20, ignore_eos=True)
-    asked = [ServeRequest((50, 60, 70), **text), ServeRequest((60, 70), method="ar", **text)]
+    asked = [ServeRequest((50, 60, 70), **text), ServeRequest((60, 70), drafter="ar", **text)]
     drafting, plain = run(engine, asked)
     drafts, tokens, rounds = (
         [sum(getattr(one, name) for one in updates) for updates in (drafting, plain)]
@@ -200,7 +203,7 @@ def test_nothing_compiles_after_warm_up(mini):
     assert engine.counters()["compiles_after_warm_up"] is None
     engine.warm_up()
     requests = [
-        ServeRequest(tuple(range(5, 6 + 9 * i)), max_new_tokens=5 + i, method=method, **sampling)
+        ServeRequest(tuple(range(5, 6 + 9 * i)), max_new_tokens=5 + i, drafter=method, **sampling)
         for i, (sampling, method) in enumerate(zip(SAMPLING, (None, "ar") * 4, strict=False))
     ]
     run(engine, requests)
@@ -277,7 +280,7 @@ def test_a_full_queue_refuses(mini):
         (dict(presence_penalty=-2.5), "presence_penalty", "from -2 to 2"),
         (dict(frequency_penalty="a"), "frequency_penalty", "must be a number"),
         (dict(repetition_penalty=0), "repetition_penalty", "above 0"),
-        (dict(method="eagle3"), "method", "give 'dflash' or 'ar'"),
+        (dict(drafter="eagle3"), "drafter", "give 'dflash' or 'ar'"),
         (dict(stop=("",)), "stop", "stop string is empty"),
         (dict(stop=tuple(range(20))), "stop", "at most 16"),
         (dict(weight=0.0), "weight", "weight"),
@@ -304,7 +307,7 @@ def test_requests_with_penalties_do_not_meet_others(mini):
     """Penalties and least numbers of tokens are of a request, and its slot's next one has none."""
     prompt = tuple(TEXTS[1].encode())
     common = dict(capacity=320, max_new_tokens=30, ignore_eos=True)
-    alone = jaxspec.decode(mini, list(prompt), method="ar", **common)
+    alone = jaxspec.decode(mini, list(prompt), drafter="ar", **group_options(**common))
     common.pop("capacity")
     stop = dict(stop=(alone.tokens[2], alone.text[4:7]))
     kinds = [
@@ -316,7 +319,9 @@ def test_requests_with_penalties_do_not_meet_others(mini):
         stop,
     ]
     expected = [
-        jaxspec.decode(mini, list(prompt), method="ar", capacity=320, **common, **one)
+        jaxspec.decode(
+            mini, list(prompt), drafter="ar", capacity=320, **group_options(**common, **one)
+        )
         for one in kinds
     ]
     assert len({tuple(one.tokens) for one in expected}) > len(kinds) - 2
@@ -332,7 +337,7 @@ def test_requests_with_penalties_do_not_meet_others(mini):
 
 def test_samples_of_one_prompt_are_those_of_a_list(mini):
     options = dict(temperature=1.0, max_new_tokens=12)
-    listed = jaxspec.decode(mini, [[5, 6, 7]] * 3, method="ar", **options)
+    listed = jaxspec.decode(mini, [[5, 6, 7]] * 3, drafter="ar", **group_options(**options))
     requests = [ServeRequest((5, 6, 7), sequence=i, **options) for i in range(3)]
     results = run(make(mini, 2), requests)
     assert [join(updates)[0] for updates in results] == [one.tokens for one in listed]
@@ -350,12 +355,12 @@ def test_a_traced_request_returns_its_trees(mini):
 
 
 @SLOW
-@pytest.mark.parametrize("options", [dict(method="ar"), dict(rule="ar")])
+@pytest.mark.parametrize("options", [dict(drafter="ar"), dict(rule="ar")])
 def test_an_autoregressive_engine_has_no_drafter(mini, options):
     request = ServeRequest((5, 6, 7), max_new_tokens=20)
     engine = make(mini, 2, **options)
-    assert engine.method == "ar" and engine._device.state.decode.draft is None
-    alone = jaxspec.decode(mini, [5, 6, 7], method="ar", max_new_tokens=20)
+    assert engine.drafter == "ar" and engine._device.state.decode.draft is None
+    alone = jaxspec.decode(mini, [5, 6, 7], drafter="ar", max_new_tokens=20)
     updates = run(engine, [request] * 3)
     assert all(join(one)[0] == alone.tokens for one in updates)
     assert not any(flag for one in updates for update in one for flag in update.drafted)
@@ -369,7 +374,7 @@ def test_plain_rounds_say_nothing_of_the_drafter(mini):
     known = engine._device.state.calibration
     known = np.asarray(known.hits), np.asarray(known.expected)
     assert known[1].any()
-    run(engine, [ServeRequest((5, 6, 7), max_new_tokens=20, method="ar")])
+    run(engine, [ServeRequest((5, 6, 7), max_new_tokens=20, drafter="ar")])
     tree, accepted = engine._device.read_rounds()
     assert tree.size.max() <= 1 and accepted.count.max() <= 1
     found = engine._device.state.calibration
@@ -379,7 +384,7 @@ def test_plain_rounds_say_nothing_of_the_drafter(mini):
 @pytest.mark.thorough
 def test_plain_rounds_verify_as_few_rows_as_requests_need(mini, monkeypatch):
     """On a CPU, where every row costs."""
-    engine, rows = make(mini, 4, method="ar", budget=None, edges=None), []
+    engine, rows = make(mini, 4, drafter="ar", budget=None, edges=None), []
     visit = engine._device.visit
 
     def watch(*arguments, **options):
@@ -411,7 +416,7 @@ def test_a_new_request_is_not_judged_by_the_one_before(mini):
         (dict(rule="equal"), True),
         (dict(rule="fixed"), False),
         (dict(rule="ar"), False),
-        (dict(method="ar"), False),
+        (dict(drafter="ar"), False),
     ],
 )
 def test_only_rules_that_weigh_costs_may_stop_drafting(mini, monkeypatch, options, weighs):
@@ -429,19 +434,19 @@ def test_the_next_turn_of_a_chat_reuses_its_slot(mini):
     options = dict(max_new_tokens=16, ignore_eos=True, temperature=0.8, seed=4)
     second = join(run(engine, [ServeRequest(tuple(longer), **options)])[0])
     assert engine.counters()["reused_tokens"] == 128  # two chunks of a CPU
-    plain = dict(method="ar", capacity=320, **options)
-    assert second[0] == jaxspec.decode(mini, longer, **plain).tokens
+    plain = dict(drafter="ar", capacity=320, **options)
+    assert second[0] == jaxspec.decode(mini, longer, **group_options(**plain)).tokens
     other = [7, *longer[1:]]
     third = join(run(engine, [ServeRequest(tuple(other), **options)])[0])
     assert engine.counters()["reused_tokens"] == 128
-    assert third[0] == jaxspec.decode(mini, other, **plain).tokens
+    assert third[0] == jaxspec.decode(mini, other, **group_options(**plain)).tokens
 
 
 def test_rows_that_the_drafter_has_not_read_are_not_used_again(mini):
     """Plain rounds leave tokens to it for later; when the request ends, they are lost."""
     engine, prompt = make(mini, 2), list(range(40, 100))
     options = dict(max_new_tokens=10, ignore_eos=True)
-    first = join(run(engine, [ServeRequest(tuple(prompt), method="ar", **options)])[0])
+    first = join(run(engine, [ServeRequest(tuple(prompt), drafter="ar", **options)])[0])
     longer = tuple(prompt + first[0] + [7, 8, 9])
     run(engine, [ServeRequest(longer, **options)])
     assert engine.counters()["reused_tokens"] == 0  # the target holds 69 rows, and a chunk has 64
@@ -456,7 +461,7 @@ def test_samples_of_a_long_prompt_copy_it_from_each_other(drafter):
     prompt, options = tuple(range(40, 170)), dict(temperature=1.0, max_new_tokens=16)
     engine = make(params, 2)
     results = run(engine, [ServeRequest(prompt, sequence=i, **options) for i in range(3)])
-    listed = jaxspec.decode(params, [list(prompt)] * 3, method="ar", **options)
+    listed = jaxspec.decode(params, [list(prompt)] * 3, drafter="ar", **group_options(**options))
     assert [join(updates)[0] for updates in results] == [one.tokens for one in listed]
     counters = engine.counters()
     assert counters["reused_tokens"] >= 2 * 128

@@ -38,7 +38,7 @@ def check(params, request, tokens, logprobs):
 @pytest.mark.parametrize("method", [None, "ar"])
 def test_they_are_those_of_a_plain_forward_pass(mini, engine, sampling, method):
     request = ServeRequest(
-        PROMPT, max_new_tokens=40, ignore_eos=True, method=method, logprobs=20, **sampling
+        PROMPT, max_new_tokens=40, ignore_eos=True, drafter=method, logprobs=20, **sampling
     )
     ((tokens, logprobs, drafted, _),) = run(engine, request)
     assert any(drafted) == (method is None)
@@ -52,7 +52,7 @@ def test_they_are_those_of_a_plain_forward_pass(mini, engine, sampling, method):
 def test_a_drafter_changes_nothing(engine, sampling):
     options = dict(max_new_tokens=40, ignore_eos=True, logprobs=5, **sampling)
     (drafted,) = run(engine, ServeRequest(PROMPT, **options))
-    (plain,) = run(engine, ServeRequest(PROMPT, method="ar", **options))
+    (plain,) = run(engine, ServeRequest(PROMPT, drafter="ar", **options))
     assert drafted[0] == plain[0]
     for one, other in zip(drafted[1], plain[1], strict=True):
         np.testing.assert_allclose(one.logprob, other.logprob, atol=2e-5)
@@ -88,7 +88,7 @@ def test_requests_side_by_side_get_what_each_asks_for(mini, engine):
 def test_an_autoregressive_engine(mini):
     costs = Costs((), (0.9,) * 3)
     engine = make_engine(
-        mini, slots=1, capacity=192, method="ar", edges=(1,), costs=costs, max_logprobs=4
+        mini, slots=1, capacity=192, drafter="ar", edges=(1,), costs=costs, max_logprobs=4
     )
     request = ServeRequest(PROMPT, max_new_tokens=10, logprobs=4)
     ((tokens, logprobs, *_),) = run(engine, request)
@@ -139,8 +139,8 @@ def check_prompt(params, request, updates):
 
 @pytest.mark.parametrize("method", [None, "ar"])
 def test_those_of_a_prompt_are_those_of_a_plain_forward_pass(mini, engine, method):
-    request = ServeRequest(LONG, max_new_tokens=9, method=method, logprobs=2, prompt_logprobs=20)
-    plain = ServeRequest(LONG, max_new_tokens=9, method="ar")
+    request = ServeRequest(LONG, max_new_tokens=9, drafter=method, logprobs=2, prompt_logprobs=20)
+    plain = ServeRequest(LONG, max_new_tokens=9, drafter="ar")
     other = ServeRequest(PROMPT, max_new_tokens=30, ignore_eos=True)
     before = engine.counters()["compiles_after_warm_up"]
     own, others, expected = ask(engine, request, other, plain)

@@ -5,6 +5,7 @@ from serve_toys import PROMPT, run
 from short_models import load_short
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.serve import ServeRequest, make_engine
 from jaxspec.serve.on_device.programs import Variant
 from jaxspec.serve.on_device.slot_rounds import Rules
@@ -49,8 +50,11 @@ def requests(count):
 
 @pytest.fixture
 def expected(mini):
-    options = dict(method="ar", max_new_tokens=12, ignore_eos=True)
-    return [jaxspec.decode(mini, list(one.tokens), **options).tokens for one in requests(3)]
+    options = dict(drafter="ar", max_new_tokens=12, ignore_eos=True)
+    return [
+        jaxspec.decode(mini, list(one.tokens), **group_options(**options)).tokens
+        for one in requests(3)
+    ]
 
 
 def test_one_request_of_four_slots_drafts_for_its_slot_alone(mini, visits, expected):

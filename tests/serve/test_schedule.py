@@ -6,6 +6,7 @@ from serve_toys import PROMPT, make, run
 from short_models import load_short
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.serve import ServeRequest
 from jaxspec.serve.on_device.slot_settings import _INTEGERS
 
@@ -68,8 +69,8 @@ def test_a_resting_drafter_reads_nothing(engine, mini):
         np.testing.assert_array_equal(one, other)
     assert not any(drafted) and set(choice.observed) == {False}
     assert engine.counters()["compiles_after_warm_up"] == 0
-    options = dict(method="ar", max_new_tokens=30, ignore_eos=True)
-    assert tokens == jaxspec.decode(mini, list(PROMPT), **options).tokens
+    options = dict(drafter="ar", max_new_tokens=30, ignore_eos=True)
+    assert tokens == jaxspec.decode(mini, list(PROMPT), **group_options(**options)).tokens
 
 
 def test_nobody_gets_drafts_until_all_can_have_them(engine):
@@ -88,7 +89,7 @@ def test_nobody_gets_drafts_until_all_can_have_them(engine):
 
 def test_requests_that_ask_for_no_drafts_do_not_keep_them_from_others(engine):
     choice = put(engine, True)
-    plain = ServeRequest(PROMPT, max_new_tokens=30, ignore_eos=True, method="ar")
+    plain = ServeRequest(PROMPT, max_new_tokens=30, ignore_eos=True, drafter="ar")
     before = read_drafter(engine)[1]
     found = run(engine, plain, LONG)
     assert any(found[1][2]) and not any(found[0][2]) and found[0][0] == found[1][0]
@@ -118,8 +119,8 @@ def test_a_drafter_that_begins_to_rest_lets_go_of_what_it_read(engine, mini):
         np.testing.assert_array_equal(one, other)
     assert engine._prefixes.find((*PROMPT, *made, 5), reader=1)[1] == 0
     assert engine.counters()["compiles_after_warm_up"] == 0
-    options = dict(method="ar", max_new_tokens=30, ignore_eos=True)
-    assert made == jaxspec.decode(mini, list(PROMPT), **options).tokens
+    options = dict(drafter="ar", max_new_tokens=30, ignore_eos=True)
+    assert made == jaxspec.decode(mini, list(PROMPT), **group_options(**options)).tokens
 
 
 def test_each_load_has_its_own_choice(engine):

@@ -7,6 +7,7 @@ import pytest
 from sharded_toys import make_params
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.call.resolve import resolve_config
 from jaxspec.core.cache import PackedCache
 from jaxspec.core.state import KVCache
@@ -29,7 +30,7 @@ def params():
 @pytest.mark.thorough
 def test_a_forward_of_packed_rows_is_the_same_by_tiles_and_by_slot(params):
     random, config = np.random.default_rng(3), params.spec.target
-    target = make_plan(params.spec, resolve_config(params.spec, method="ar")[0]).target
+    target = make_plan(params.spec, resolve_config(params.spec, drafter="ar")[0]).target
     shape = (config.num_layers, 3, config.num_kv_heads, 64, config.head_dim)
     k, v = (jnp.asarray(random.standard_normal(shape), jnp.float32) for _ in range(2))
     count, length = jnp.array([7, 0, 2]), jnp.array([40, 9, 0])
@@ -56,12 +57,12 @@ def test_a_forward_of_packed_rows_is_the_same_by_tiles_and_by_slot(params):
 @pytest.mark.slow
 def test_an_engine_by_tiles_gives_the_texts_of_decode(params):
     prompts = [list(prompt) for prompt in PROMPTS]
-    want = jaxspec.decode(params, prompts, method="ar", **OPTIONS)
+    want = jaxspec.decode(params, prompts, drafter="ar", **group_options(**OPTIONS))
     shape = dict(slots=2, capacity=128, budget=6, edges=(2, 8), rounds=4, rule="fixed")
     with using("interpret"):
         engine = make_engine(params, costs=Costs((1.0, 1.5), (5.0,) * 2), **shape)
         for method in ("ar", None):
-            ids = [engine.submit(ServeRequest(each, method=method, **OPTIONS)) for each in PROMPTS]
+            ids = [engine.submit(ServeRequest(each, drafter=method, **OPTIONS)) for each in PROMPTS]
             found = {id: [] for id in ids}
             while not engine.idle:
                 for update in engine.visit():

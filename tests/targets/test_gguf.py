@@ -50,10 +50,22 @@ def test_a_file_of_every_family_is_the_model(name, tmp_path):
     params = jaxspec.load(tmp_path / "model.gguf", dtype="float32")
     same = jaxspec.load(source, dtype="float32", drafter={})
     jax.tree.map(np.testing.assert_array_equal, params.target, same.target)
-    ours = jaxspec.decode(params, [3, 5, 7], method="ar", max_new_tokens=12, ignore_eos=True)
+    ours = jaxspec.decode(
+        params,
+        [3, 5, 7],
+        drafter="ar",
+        max_new_tokens=12,
+        sampling=jaxspec.Sampling(ignore_eos=True),
+    )
     assert (
         ours.tokens
-        == jaxspec.decode(same, [3, 5, 7], method="ar", max_new_tokens=12, ignore_eos=True).tokens
+        == jaxspec.decode(
+            same,
+            [3, 5, 7],
+            drafter="ar",
+            max_new_tokens=12,
+            sampling=jaxspec.Sampling(ignore_eos=True),
+        ).tokens
     )
 
 
@@ -204,5 +216,5 @@ def test_smollm2_answers():
     out = jaxspec.decode(params, question, budget=8, max_new_tokens=24)
     assert "Paris" in out.text and out.stats.finish_reason == "stop"
     assert out.stats.rounds < out.stats.emitted - 1
-    plain = jaxspec.decode(params, question, method="ar", max_new_tokens=24)
+    plain = jaxspec.decode(params, question, drafter="ar", max_new_tokens=24)
     assert plain.tokens == out.tokens

@@ -61,4 +61,4 @@ def test_logits_and_tokens_are_those_of_transformers():
         assert close.mean() > 1 - 1e-5
         # Rounding differs most at the first token: by up to 1.6e-4.
         np.testing.assert_allclose(logits[0], expected[0], atol=3e-4, rtol=1e-5)
-        assert jaxspec.decode(params, ids, method="ar", max_new_tokens=48).tokens == answer
+        assert jaxspec.decode(params, ids, drafter="ar", max_new_tokens=48).tokens == answer

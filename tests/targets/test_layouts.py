@@ -13,6 +13,7 @@ from slow_cases import slow_except
 import jaxspec
 from jaxspec.call import layout_speed, weight_layouts
 from jaxspec.call.kept_costs import describe_model
+from jaxspec.call.options import group_options
 from jaxspec.call.session import prepare
 from jaxspec.call.weight_layouts import PROCESS, SWITCH, WeightLayouts
 from jaxspec.targets.layouts import registry
@@ -105,18 +106,20 @@ def test_every_family_reads_panels(name, lanes, monkeypatch):
     slow_except([dict(temperature=1.0, seed=2)], [{}, dict(temperature=1.0, seed=2)]),
 )
 def test_decoding_with_panels_gives_the_same_tokens(params, sampling, monkeypatch):
-    options = dict(max_new_tokens=24, method="dflash", budget=6, **sampling)
-    session = prepare(params, PROMPT, **options)
+    options = dict(max_new_tokens=24, drafter="dflash", budget=6, **sampling)
+    session = prepare(params, PROMPT, **group_options(**options))
     assert "panels" in session.params.target
     assert "panels" in session.params.drafter("dflash")
-    found = jaxspec.decode(params, PROMPT, **options)
+    found = jaxspec.decode(params, PROMPT, **group_options(**options))
     monkeypatch.setenv(SWITCH, "0")
-    assert prepare(params, PROMPT, **options).params is params
-    without = jaxspec.decode(params, PROMPT, **options)
+    assert prepare(params, PROMPT, **group_options(**options)).params is params
+    without = jaxspec.decode(params, PROMPT, **group_options(**options))
     assert list(found.tokens) == list(without.tokens)
     assert found.stats.rounds == without.stats.rounds
     assert list(found.tokens) == list(
-        jaxspec.decode(params, PROMPT, max_new_tokens=24, method="ar", **sampling).tokens
+        jaxspec.decode(
+            params, PROMPT, max_new_tokens=24, drafter="ar", **group_options(**sampling)
+        ).tokens
     )
 
 

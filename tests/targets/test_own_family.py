@@ -8,6 +8,7 @@ from golden_data import SHIPPED
 from safetensors.numpy import load_file, save_file
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.targets import TargetFamily
 
 GOLDEN = SHIPPED / "targets" / "llama"
@@ -40,8 +41,10 @@ def test_it_loads_decodes_and_saves(oak, tmp_path):
     llama, own = (jaxspec.load(folder, dtype="float32", drafter={}) for folder in (GOLDEN, oak))
     options = dict(max_new_tokens=12, budget=6, ignore_eos=True)
     prompt = [5, 9, 2, 5, 9, 2, 5, 9]
-    expected = jaxspec.decode(llama, prompt, method="ar", max_new_tokens=12, ignore_eos=True)
-    drafted = jaxspec.decode(own, prompt, method="prompt_lookup", **options)
+    expected = jaxspec.decode(
+        llama, prompt, drafter="ar", max_new_tokens=12, sampling=jaxspec.Sampling(ignore_eos=True)
+    )
+    drafted = jaxspec.decode(own, prompt, drafter="prompt_lookup", **group_options(**options))
     assert drafted.tokens == expected.tokens
     jaxspec.save(own, tmp_path / "again")
     assert json.loads((tmp_path / "again" / "config.json").read_text())["model_type"] == "oak"

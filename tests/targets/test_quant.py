@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import jaxspec
 from jaxspec.bench.architectures import abstract_params, architecture
+from jaxspec.call.options import group_options
 from jaxspec.cli.main import main
 from jaxspec.core.params import Params
 from jaxspec.drafters.eagle3 import files as eagle
@@ -163,8 +164,8 @@ def test_float16_does_not_overflow():
 
 
 METHODS = {
-    "dflash": dict(method="dflash", builder="chain", budget=8),
-    "jetspec": dict(method="jetspec", builder="expand/w3", budget=16),
+    "dflash": dict(drafter="dflash", builder="chain", budget=8),
+    "jetspec": dict(drafter="jetspec", builder="expand/w3", budget=16),
 }
 slow = pytest.mark.slow
 
@@ -173,9 +174,9 @@ slow = pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("method", ["dflash", "jetspec"])
 def test_drafting_for_a_quantised_target_changes_nothing(int8, method, temperature):
-    plain = jaxspec.decode(int8, PROMPT, method="ar", max_new_tokens=24, temperature=temperature)
+    plain = jaxspec.decode(int8, PROMPT, drafter="ar", max_new_tokens=24, temperature=temperature)
     out = jaxspec.decode(
-        int8, PROMPT, max_new_tokens=24, temperature=temperature, **METHODS[method]
+        int8, PROMPT, max_new_tokens=24, temperature=temperature, **group_options(**METHODS[method])
     )
     assert out.tokens == plain.tokens
     assert (
@@ -187,7 +188,7 @@ def test_drafting_for_a_quantised_target_changes_nothing(int8, method, temperatu
 @pytest.mark.parametrize("load", [lambda: drafted("fp8"), eagle3], ids=["fp8", "eagle3"])
 def test_greedy_drafting_changes_nothing(load):
     params = load()
-    plain = jaxspec.decode(params, PROMPT, method="ar", max_new_tokens=24)
+    plain = jaxspec.decode(params, PROMPT, drafter="ar", max_new_tokens=24)
     assert jaxspec.decode(params, PROMPT, max_new_tokens=24, budget=32).tokens == plain.tokens
 
 
@@ -268,7 +269,7 @@ def test_command_line(int8, capsys):
         "--json",
     ]
     assert main(["generate", *model, "--method", "ar", *prompt]) == 0
-    expected = jaxspec.decode(int8, PROMPT, method="ar", max_new_tokens=24, temperature=1.0)
+    expected = jaxspec.decode(int8, PROMPT, drafter="ar", max_new_tokens=24, temperature=1.0)
     assert json.loads(capsys.readouterr().out)["tokens"] == expected.tokens
 
 

@@ -12,6 +12,7 @@ from two_processes import start_two
 from virtual_devices import run_on_devices
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.cli.main import main
 from jaxspec.core.mesh import check_mesh
 from jaxspec.targets.sharding.shares import (
@@ -244,7 +245,7 @@ def saved(tmp_path_factory):
 def test_two_processes_give_the_text_of_one(saved):
     params, folder = saved
     options = dict(temperature=1.0, seed=3, budget=4, max_new_tokens=20, ignore_eos=True)
-    expected = jaxspec.decode(params, [4, 9, 2, 14], **options).tokens
+    expected = jaxspec.decode(params, [4, 9, 2, 14], **group_options(**options)).tokens
     given = ["--temperature", "1", "--seed", "3", "--budget", "4", "--max-new-tokens", "20"]
     processes = generate(folder, *given, "--ignore-eos", "--json")
     for process in processes:

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer as Fast
 from tokenizers import decoders, models, pre_tokenizers
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.cli.main import main
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params, Spec
@@ -106,7 +107,7 @@ def test_a_token_without_a_row_is_refused_in_prompts(more_tokens, capsys):
 
 def test_texts_that_hold_none_are_decoded(more_tokens):
     params = jaxspec.load(more_tokens, drafter="prompt_lookup", dtype="float32")
-    out = jaxspec.decode(params, "abc", method="ar", max_new_tokens=4)
+    out = jaxspec.decode(params, "abc", drafter="ar", max_new_tokens=4)
     assert len(out.tokens) == 4 and max(out.tokens) < TOKENS
 
 
@@ -175,9 +176,9 @@ def test_a_draft_model_of_another_padding_drafts(padded):
     config = params.spec.drafter("draft_model")
     assert config.vocab_size == params.spec.target.vocab_size
     assert (config.draft_vocab_size or config.vocab_size) == common
-    plain = jaxspec.decode(params, PROMPTS, method="ar", max_new_tokens=16)
-    options = {"method": "draft_model", "builder": "dynamic/w3", "budget": 6, "max_new_tokens": 16}
-    outs = jaxspec.decode(params, PROMPTS, **options)
+    plain = jaxspec.decode(params, PROMPTS, drafter="ar", max_new_tokens=16)
+    options = {"drafter": "draft_model", "builder": "dynamic/w3", "budget": 6, "max_new_tokens": 16}
+    outs = jaxspec.decode(params, PROMPTS, **group_options(**options))
     assert [out.tokens for out in outs] == [out.tokens for out in plain]
     assert sum(out.stats.emitted for out in outs) > 2 * sum(out.stats.rounds for out in outs)
 
@@ -187,9 +188,11 @@ def test_sampling_keeps_the_targets_distribution(padded, acceptance):
     """The target's tokens beyond the draft model's come as often as without it."""
     params, common = padded
     options = {"temperature": 1.0, "max_new_tokens": 8}
-    plain = jaxspec.decode(params, [[1, 2, 3]] * 96, method="ar", **options)
+    plain = jaxspec.decode(params, [[1, 2, 3]] * 96, drafter="ar", **group_options(**options))
     options |= {"builder": "chain", "budget": 4, "acceptance": acceptance}
-    outs = jaxspec.decode(params, [[1, 2, 3]] * 96, method="draft_model", **options)
+    outs = jaxspec.decode(
+        params, [[1, 2, 3]] * 96, drafter="draft_model", **group_options(**options)
+    )
     first, second = (np.concatenate([out.tokens for out in found]) for found in (plain, outs))
     if acceptance == "match":
         np.testing.assert_array_equal(first, second)

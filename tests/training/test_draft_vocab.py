@@ -263,7 +263,7 @@ def test_a_causal_head_is_measured_written_natively_and_decodes(options, tmp_pat
     texts = [
         [
             out.tokens
-            for out in jaxspec.decode(bundle, prompts, method=m, max_new_tokens=16, budget=8)
+            for out in jaxspec.decode(bundle, prompts, drafter=m, max_new_tokens=16, budget=8)
         ]
         for m in ("ar", "jetspec")
     ]

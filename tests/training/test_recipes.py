@@ -48,7 +48,7 @@ def test_exported_model_loads_and_decodes_losslessly(made):
     params = jaxspec.load(made / "model", dtype="float32")
     assert [name for name, _ in params.spec.drafters] == ["jetspec"]
     texts = [
-        jaxspec.decode(params, "Question: 3 + 3?", method=m, max_new_tokens=12, budget=8).tokens
+        jaxspec.decode(params, "Question: 3 + 3?", drafter=m, max_new_tokens=12, budget=8).tokens
         for m in ("ar", "jetspec")
     ]
     np.testing.assert_array_equal(*texts)

@@ -9,6 +9,7 @@ from slow_cases import slow_except
 
 import jaxspec
 from jaxspec.call import automatic, kept_costs, probe
+from jaxspec.call.options import group_options
 from jaxspec.call.session import prepare
 from jaxspec.call.start import start_session
 from jaxspec.call.timed_rounds import PLAIN
@@ -25,9 +26,9 @@ pytestmark = pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize("temperature", slow_except([1.0], [0.0, 1.0]))
 def test_the_text_is_the_targets_own(mini, cache, temperature):
     options = dict(temperature=temperature, seed=3, max_new_tokens=40)
-    plain = jaxspec.decode(mini, PROMPTS, method="ar", **options)
-    first = jaxspec.decode(mini, PROMPTS, policy="auto", **options)
-    again = jaxspec.decode(mini, PROMPTS, policy="auto", **options)
+    plain = jaxspec.decode(mini, PROMPTS, drafter="ar", **group_options(**options))
+    first = jaxspec.decode(mini, PROMPTS, **group_options(policy="auto", **options))
+    again = jaxspec.decode(mini, PROMPTS, **group_options(policy="auto", **options))
     assert [out.tokens for out in plain] == [out.tokens for out in first]
     assert [out.tokens for out in plain] == [out.tokens for out in again]
     assert len(list(cache.glob("*.json"))) == 1
@@ -56,22 +57,28 @@ def test_a_single_row_after_drafting_is_left_out(widths, compiled):
 def test_the_text_is_the_targets_own_without_a_single_row(mini, monkeypatch):
     monkeypatch.setattr(automatic, "choose_widths", lambda params, budget, greedy: (1, 4, 8))
     monkeypatch.setattr(automatic, "_learned", {})
-    session = prepare(mini, PROMPTS[0], policy="auto")
+    session = prepare(mini, PROMPTS[0], speculation=jaxspec.Speculation(policy="auto"))
     assert make_plan(mini.spec, session.config).widths == (4, 8)
-    plain = jaxspec.decode(mini, PROMPTS[0], method="ar", max_new_tokens=40)
-    out = jaxspec.decode(mini, PROMPTS[0], policy="auto", max_new_tokens=40)
+    plain = jaxspec.decode(mini, PROMPTS[0], drafter="ar", max_new_tokens=40)
+    out = jaxspec.decode(
+        mini, PROMPTS[0], speculation=jaxspec.Speculation(policy="auto"), max_new_tokens=40
+    )
     assert out.tokens == plain.tokens and out.stats.drafted > 0
 
 
 def test_costs_are_probed_once_and_kept(mini, cache, monkeypatch):
     """A second process, for which nothing is learned, reads what the first one measured."""
-    out = jaxspec.decode(mini, PROMPTS[0], policy="auto", max_new_tokens=8)
+    out = jaxspec.decode(
+        mini, PROMPTS[0], speculation=jaxspec.Speculation(policy="auto"), max_new_tokens=8
+    )
     costs = out.policy.controls.costs
     assert costs.widths == automatic.choose_widths(mini, None, True)
     assert np.all(np.asarray(costs.verify) > 0)
     monkeypatch.setattr(automatic, "_learned", {})
     monkeypatch.setattr(probe, "_time_kinds", lambda *arguments: pytest.fail("measured again"))
-    out = jaxspec.decode(mini, PROMPTS[1], policy="auto", max_new_tokens=8)
+    out = jaxspec.decode(
+        mini, PROMPTS[1], speculation=jaxspec.Speculation(policy="auto"), max_new_tokens=8
+    )
     assert int(out.policy.state.rounds) == out.stats.rounds
     assert len(list(cache.glob("*.json"))) == 1
 
@@ -87,7 +94,9 @@ def test_the_fastest_timing_of_each_kind_counts(mini, monkeypatch, fastest):
         seen[kind] += count > 0
         return state, 0.002 + slow * count * timings[kind], count
 
-    session = prepare(mini, PROMPTS[0], policy="auto", max_new_tokens=8)  # of its capacity
+    session = prepare(
+        mini, PROMPTS[0], speculation=jaxspec.Speculation(policy="auto"), max_new_tokens=8
+    )  # of its capacity
     state = start_session(session).state
     monkeypatch.setattr(probe, "time_rounds", time_rounds)
     found = probe._time_kinds(session, state, tuple(timings))
@@ -106,8 +115,10 @@ def test_costs_are_those_of_one_processor(monkeypatch):
 @pytest.mark.parametrize("factor", [1.02, 2.0])
 def test_corrected_costs_are_kept(mini, cache, monkeypatch, factor):
     """Another process goes on with them, unless they hardly changed."""
-    out = jaxspec.decode(mini, PROMPTS[0], policy="auto", max_new_tokens=8)
-    session = prepare(mini, PROMPTS[0], policy="auto")
+    out = jaxspec.decode(
+        mini, PROMPTS[0], speculation=jaxspec.Speculation(policy="auto"), max_new_tokens=8
+    )
+    session = prepare(mini, PROMPTS[0], speculation=jaxspec.Speculation(policy="auto"))
     (path,) = cache.glob("*.json")
     first = automatic.load_costs(path).by_rows()
     scale = np.full(len(first.rounds()), factor)
@@ -117,63 +128,96 @@ def test_corrected_costs_are_kept(mini, cache, monkeypatch, factor):
     automatic.remember_policy(session.params, session.config, 1, changed)
     monkeypatch.setattr(automatic, "_learned", {})
     expected = costs if factor == 2 else first
-    kept = prepare(mini, PROMPTS[0], policy="auto").policy.controls.costs
+    kept = prepare(
+        mini, PROMPTS[0], speculation=jaxspec.Speculation(policy="auto")
+    ).policy.controls.costs
     np.testing.assert_allclose(kept.rounds(), expected.rounds(), rtol=1e-5)
 
 
 def test_a_damaged_file_is_measured_again(mini, cache, monkeypatch):
-    jaxspec.decode(mini, PROMPTS[0], policy="auto", max_new_tokens=8)
+    jaxspec.decode(
+        mini, PROMPTS[0], speculation=jaxspec.Speculation(policy="auto"), max_new_tokens=8
+    )
     (path,) = cache.glob("*.json")
     path.write_text("{")
     monkeypatch.setattr(automatic, "_learned", {})
-    jaxspec.decode(mini, PROMPTS[0], policy="auto", max_new_tokens=8)
+    jaxspec.decode(
+        mini, PROMPTS[0], speculation=jaxspec.Speculation(policy="auto"), max_new_tokens=8
+    )
     assert path.read_text().startswith("{\n")
 
 
 def test_other_weights_do_not_inherit_what_was_learned(mini):
-    out = jaxspec.decode(mini, PROMPTS[0], policy="auto", max_new_tokens=24)
+    out = jaxspec.decode(
+        mini, PROMPTS[0], speculation=jaxspec.Speculation(policy="auto"), max_new_tokens=24
+    )
     other = mini.replace(drafters=jax.tree.map(lambda leaf: leaf * 0.5, mini.drafters))
-    fresh = jaxspec.decode(other, PROMPTS[0], policy="auto", max_new_tokens=24)
+    fresh = jaxspec.decode(
+        other, PROMPTS[0], speculation=jaxspec.Speculation(policy="auto"), max_new_tokens=24
+    )
     assert fresh.tokens == out.tokens
     assert int(fresh.policy.state.rounds) == fresh.stats.rounds
 
 
 def test_a_budget_bounds_the_rows(mini):
-    session = prepare(mini, PROMPTS[0], policy="auto", budget=6, max_new_tokens=24)
+    session = prepare(
+        mini,
+        PROMPTS[0],
+        speculation=jaxspec.Speculation(policy="auto"),
+        budget=6,
+        max_new_tokens=24,
+    )
     widths = (4, 6)
     assert session.policy.config.widths == make_plan(mini.spec, session.config).widths == widths
 
 
 @pytest.mark.slow
 def test_no_round_has_more_rows_than_the_budget(mini):
-    out = jaxspec.decode(mini, PROMPTS[0], policy="auto", budget=6, max_new_tokens=24)
+    out = jaxspec.decode(
+        mini,
+        PROMPTS[0],
+        speculation=jaxspec.Speculation(policy="auto"),
+        budget=6,
+        max_new_tokens=24,
+    )
     assert out.per_round.rows.max() <= 6
 
 
 def test_it_is_the_default(mini):
     """A budget, a builder or a policy fixes how rounds draft."""
     assert prepare(mini, PROMPTS[0]).automatic
-    assert prepare(mini, PROMPTS[0], temperature=1.0, block_size=4).automatic
+    assert prepare(
+        mini, PROMPTS[0], temperature=1.0, speculation=jaxspec.Speculation(block_size=4)
+    ).automatic
     for fixed in ({"budget": 8}, {"builder": "chain"}, {"policy": make_static(None, 4, (32,))}):
-        session = prepare(mini, PROMPTS[0], **fixed)
+        session = prepare(mini, PROMPTS[0], **group_options(**fixed))
         assert not session.automatic and (session.policy is None) == ("policy" not in fixed)
 
 
 def test_calls_that_leave_nothing_to_decide(mini):
     for options in (
-        {"method": "ar"},
+        {"drafter": "ar"},
         {"acceptance": "rejection", "temperature": 1.0, "builder": "chain"},
     ):
-        assert prepare(mini, PROMPTS[0], policy="auto", max_new_tokens=8, **options).policy is None
+        assert (
+            prepare(
+                mini, PROMPTS[0], **group_options(policy="auto", **options), max_new_tokens=8
+            ).policy
+            is None
+        )
 
 
 def test_it_streams(mini):
-    text = "".join(jaxspec.stream(mini, PROMPTS[0], policy="auto", max_new_tokens=24))
-    assert text == jaxspec.decode(mini, PROMPTS[0], method="ar", max_new_tokens=24).text
+    text = "".join(
+        jaxspec.stream(
+            mini, PROMPTS[0], speculation=jaxspec.Speculation(policy="auto"), max_new_tokens=24
+        )
+    )
+    assert text == jaxspec.decode(mini, PROMPTS[0], drafter="ar", max_new_tokens=24).text
 
 
 def test_other_names_are_refused(mini):
     with pytest.raises(ValueError, match="policy is 'best': give 'auto'"):
-        jaxspec.decode(mini, PROMPTS[0], policy="best")
+        jaxspec.decode(mini, PROMPTS[0], speculation=jaxspec.Speculation(policy="best"))
     with pytest.raises(TypeError, match="policy is of type int"):
-        jaxspec.decode(mini, PROMPTS[0], policy=3)
+        jaxspec.decode(mini, PROMPTS[0], speculation=jaxspec.Speculation(policy=3))

@@ -9,6 +9,7 @@ import pytest
 from golden_data import SHIPPED
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.costs.files import save_costs
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.policies.bastion.controller import make_bastion
@@ -58,7 +59,11 @@ def test_a_table_is_measured_once_and_kept(params, tmp_path, monkeypatch):
     again = measured(params, "dflash", **options)
     assert again.verify.tolist() == table.verify.tolist() and path.stat().st_mtime_ns == modified
     out = jaxspec.decode(
-        params, [117, 142], policy=make_bastion(again), method="dflash", max_new_tokens=8, **options
+        params,
+        [117, 142],
+        **group_options(policy=make_bastion(again), **options),
+        drafter="dflash",
+        max_new_tokens=8,
     )
     assert out.stats.emitted == 8
 
@@ -137,7 +142,7 @@ def short(params):
 @pytest.mark.slow
 def test_a_short_target_is_measured_by_rows_and_by_steps(short):
     options = {"builder": "best_first"}
-    assert sample_tokens(short, {"method": "dflash", **options}) == 64
+    assert sample_tokens(short, {"drafter": "dflash", **options}) == 64
     by_rows = calibrate(short, "dflash", budget=2, repeats=1, **options)
     by_steps = calibrate_steps(short, "dflash", (2,), repeats=1, **options)
     for costs in (by_rows, by_steps):

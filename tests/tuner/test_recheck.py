@@ -8,6 +8,7 @@ from slow_cases import slow_except
 
 import jaxspec
 from jaxspec.call import recheck
+from jaxspec.call.options import group_options
 from jaxspec.call.recheck import LIMIT, WEIGHT, choose_kinds, correct_ratio
 from jaxspec.call.session import prepare, run_prefill
 from jaxspec.call.timed_rounds import PLAIN, count_rounds
@@ -82,10 +83,10 @@ def test_checks_change_no_text(mini, monkeypatch, temperature):
 
     monkeypatch.setattr(recheck, "correct_ratio", note_correction)
     options = dict(temperature=temperature, max_new_tokens=120, seed=1, ignore_eos=True)
-    plain = jaxspec.decode(mini, PROMPT, method="ar", **options)
-    before = jaxspec.decode(mini, PROMPT, **options)
+    plain = jaxspec.decode(mini, PROMPT, drafter="ar", **group_options(**options))
+    before = jaxspec.decode(mini, PROMPT, **group_options(**options))
     assert not checks  # a new policy has nothing to compare yet
-    after = jaxspec.decode(mini, PROMPT, **options)
+    after = jaxspec.decode(mini, PROMPT, **group_options(**options))
     assert plain.tokens == before.tokens == after.tokens
     assert checks[0] == (PLAIN, 0) and len(checks) == 3 and all(rounds for _, rounds in checks[1:])
     assert after.stats.rounds >= sum(rounds for _, rounds in checks)
@@ -100,7 +101,9 @@ def test_checks_change_no_text(mini, monkeypatch, temperature):
 @pytest.mark.parametrize("tokens", slow_except([3], [60, 3]))
 def test_forced_rounds_do_not_decide_whether_to_draft(mini, tokens):
     """Neither where the check is complete, nor where the text ends in it."""
-    session = prepare(mini, PROMPT, max_new_tokens=tokens, ignore_eos=True)
+    session = prepare(
+        mini, PROMPT, max_new_tokens=tokens, sampling=jaxspec.Sampling(ignore_eos=True)
+    )
     state = run_prefill(session)
     before = np.asarray(state.control.pauses.usual)
     _, state = recheck._check(session, state, PLAIN, session.config.budget)
@@ -114,7 +117,7 @@ def test_a_text_that_ends_in_a_check_corrects_nothing(mini, monkeypatch):
     monkeypatch.setattr(recheck, "FIRST", 1)
     monkeypatch.setattr(recheck, "correct_ratio", lambda *arguments: pytest.fail("corrected"))
     out = jaxspec.decode(mini, PROMPT, max_new_tokens=3)
-    assert out.tokens == jaxspec.decode(mini, PROMPT, method="ar", max_new_tokens=3).tokens
+    assert out.tokens == jaxspec.decode(mini, PROMPT, drafter="ar", max_new_tokens=3).tokens
 
 
 def test_traces_hold_every_round(mini, monkeypatch):

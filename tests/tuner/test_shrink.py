@@ -16,6 +16,7 @@ from jaxspec.call import finish, shrink, shrink_choice, start
 from jaxspec.call.api import run_session
 from jaxspec.call.automatic import name_setting
 from jaxspec.call.finish import run_to_end
+from jaxspec.call.options import group_options
 from jaxspec.call.prefill import prefill
 from jaxspec.call.session import matmul_precision, prefill_arguments, prepare, run_prefill
 from jaxspec.call.shrink import SHARED, find_axes
@@ -29,8 +30,8 @@ LIMITS = [60, 3, 9, 30]
 IDS = [[4, 9, 2, 14], [7], [1, 2, 3], [11, 11]]
 SEEDED = dict(temperature=1.0, seed=3)
 # All calls have the same sizes, so that they share programs.
-TREE = dict(method="dflash", budget=4, max_new_tokens=64)
-PLAIN = TREE | dict(method="ar")
+TREE = dict(drafter="dflash", budget=4, max_new_tokens=64)
+PLAIN = TREE | dict(drafter="ar")
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -61,7 +62,7 @@ def sizes(monkeypatch):
 
 def finish_both(params, limits=LIMITS, trace=False, prompts=PROMPTS, **options):
     """Run a batch whose sequences have limits of their own, whole and shrinking."""
-    session = prepare(params, prompts, ignore_eos=True, **options)
+    session = prepare(params, prompts, **group_options(ignore_eos=True, **options))
     request = session.request.replace(limit=np.asarray(limits, np.int32))
     session = dataclasses.replace(session, request=request)
     with matmul_precision(session):
@@ -102,7 +103,10 @@ def test_a_round_of_the_trace_is_that_of_the_whole_batch(mini):
 def test_outputs_are_those_of_the_whole_batch(mini, sizes):
     """Stop strings, which the host looks for, end all but one of them early."""
     options = TREE | dict(stop=["e", "3 "])
-    whole, part = (jaxspec.decode(mini, PROMPTS, shrink=way, **options) for way in (False, True))
+    whole, part = (
+        jaxspec.decode(mini, PROMPTS, shrink=way, **group_options(**options))
+        for way in (False, True)
+    )
     for one, other in zip(part, whole, strict=True):
         assert (one.tokens, one.text) == (other.tokens, other.text)
         ours, theirs = (
@@ -136,16 +140,24 @@ def test_samples_of_one_prompt_keep_their_noise(tiny):
 
 
 def test_one_prompt_runs_as_ever(tiny, sizes):
-    before = jaxspec.decode(tiny, IDS[0], **PLAIN)
+    before = jaxspec.decode(tiny, IDS[0], **group_options(**PLAIN))
     counted, calls = compilations(), len(sizes)
-    assert jaxspec.decode(tiny, [IDS[0]], shrink=True, **PLAIN)[0].tokens == before.tokens
+    assert (
+        jaxspec.decode(tiny, [IDS[0]], shrink=True, **group_options(**PLAIN))[0].tokens
+        == before.tokens
+    )
     assert compilations() == counted and len(sizes) == calls + 1
 
 
 @pytest.mark.thorough
 def test_after_a_warmup_nothing_compiles(tiny, sizes):
     options = TREE | dict(capacity=320)  # of this test alone
-    assert jaxspec.warmup(tiny, prompt_tokens=30, batch=2, shrink=True, **options).programs > 0
+    assert (
+        jaxspec.warmup(
+            tiny, prompt_tokens=30, batch=2, shrink=True, **group_options(**options)
+        ).programs
+        > 0
+    )
     before = compilations()
     finish_both(tiny, [3, 30], prompts=IDS[:2], **options)
     assert compilations() == before and min(sizes) == 1
@@ -193,11 +205,11 @@ def test_states_of_policies_follow_their_sequences(tiny):
 @pytest.mark.slow
 def test_the_automatic_policy_measures_each_size_and_keeps_its_own_costs(mini):
     options = dict(max_new_tokens=64, temperature=1.0, ignore_eos=True)
-    session = prepare(mini, PROMPTS, **options)
+    session = prepare(mini, PROMPTS, **group_options(**options))
     limits = np.array([60, 3, 3, 3], np.int32)
     session = dataclasses.replace(session, request=session.request.replace(limit=limits))
     outputs, _ = run_session(session, shrink=True)
-    alone = jaxspec.decode(mini, PROMPTS, **options | dict(method="ar"))
+    alone = jaxspec.decode(mini, PROMPTS, **group_options(**options | dict(drafter="ar")))
     assert [out.tokens for out in outputs] == [
         out.tokens[:count] for out, count in zip(alone, limits, strict=True)
     ]
@@ -219,7 +231,7 @@ def test_sequences_have_an_axis_in_every_drafters_state(method):
     """Compare with the shapes of a prefill for two batch sizes; nothing is compiled."""
     params = make_params("qwen3", () if method == "ar" else (method,))
     three, five = (
-        prepare(params, [[1, 2]] * batch, method=method, budget=4, max_new_tokens=8)
+        prepare(params, [[1, 2]] * batch, drafter=method, budget=4, max_new_tokens=8)
         for batch in (3, 5)
     )
     shapes, larger = (shape_prefill(session) for session in (three, five))
@@ -244,7 +256,7 @@ def nothing_lost(monkeypatch):
 
 @pytest.mark.thorough
 def test_a_batch_shrinks_of_itself_once_that_pays(tiny, sizes, nothing_lost):
-    session = prepare(tiny, IDS, ignore_eos=True, **PLAIN)
+    session = prepare(tiny, IDS, **group_options(ignore_eos=True, **PLAIN))
     request = session.request.replace(limit=np.asarray(LIMITS, np.int32))
     session = dataclasses.replace(session, request=request)
     key = shrink_choice.find_key(session)
@@ -270,7 +282,7 @@ def test_a_batch_shrinks_of_itself_once_that_pays(tiny, sizes, nothing_lost):
 
 
 def test_what_finished_sequences_cost_adds_up(tiny, nothing_lost):
-    session = prepare(tiny, IDS, **PLAIN)
+    session = prepare(tiny, IDS, **group_options(**PLAIN))
     nothing_lost[shrink_choice.find_key(session)] = 10.0
     # Half of the time of a round is that of finished sequences.
     found = [shrink_choice.shrinking_pays(session, 2, 6.0) for _ in range(4)]
@@ -278,7 +290,7 @@ def test_what_finished_sequences_cost_adds_up(tiny, nothing_lost):
 
 
 def test_compiling_is_noted_also_where_the_program_was_on_disk(tiny, nothing_lost, monkeypatch):
-    session = prepare(tiny, IDS, **PLAIN)
+    session = prepare(tiny, IDS, **group_options(**PLAIN))
     key = shrink_choice.find_key(session)
     with shrink_choice.noting_compilation(session):
         pass
@@ -292,17 +304,17 @@ def test_compiling_is_noted_also_where_the_program_was_on_disk(tiny, nothing_los
 
 
 def test_tokens_never_depend_on_the_clock(tiny):
-    assert shrink_choice.may_shrink(prepare(tiny, IDS, **PLAIN))
+    assert shrink_choice.may_shrink(prepare(tiny, IDS, **group_options(**PLAIN)))
     cast = tiny.replace(target=jax.tree.map(lambda x: x.astype(jnp.bfloat16), tiny.target))
-    assert not shrink_choice.may_shrink(prepare(cast, IDS, **PLAIN))
+    assert not shrink_choice.may_shrink(prepare(cast, IDS, **group_options(**PLAIN)))
 
 
 def test_decode_asks_whether_shrinking_pays(mini, sizes, monkeypatch):
     monkeypatch.setattr(shrink, "shrinking_pays", lambda *arguments: True)
     options = TREE | dict(stop=["e", "3 "])
-    found = [jaxspec.decode(mini, PROMPTS, shrink=False, **options)]
+    found = [jaxspec.decode(mini, PROMPTS, shrink=False, **group_options(**options))]
     assert set(sizes) == {4}
-    found.append(jaxspec.decode(mini, PROMPTS, **options))
+    found.append(jaxspec.decode(mini, PROMPTS, **group_options(**options)))
     assert min(sizes) < 4
     assert [out.tokens for out in found[0]] == [out.tokens for out in found[1]]
 
@@ -314,9 +326,9 @@ def test_what_compiling_took_is_noted_wherever_it_happens(
     """Beside the prefill on a CPU; elsewhere in the first rounds, which the default times."""
     options = dict(max_new_tokens=8, capacity=448 if together else 512)  # of this test alone
     if together:
-        options["method"] = "ar"  # compiles in half the time
+        options["drafter"] = "ar"  # compiles in half the time
     else:
         monkeypatch.setattr(start, "_suits", lambda session: False)
-    session = prepare(tiny, IDS, **options)
-    jaxspec.decode(tiny, IDS, **options)
+    session = prepare(tiny, IDS, **group_options(**options))
+    jaxspec.decode(tiny, IDS, **group_options(**options))
     assert nothing_lost[shrink_choice.find_key(session)] > 0

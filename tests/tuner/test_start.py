@@ -32,7 +32,7 @@ def forget(monkeypatch):
 
 @pytest.mark.thorough
 def test_a_start_compiles_the_rounds_that_the_call_runs(mini):
-    session = prepare(mini, PROMPT, max_new_tokens=70, method="jetspec", budget=3)
+    session = prepare(mini, PROMPT, max_new_tokens=70, drafter="jetspec", budget=3)
     with matmul_precision(session):
         state = start.start_session(session).state
         before = compilations()

@@ -7,6 +7,7 @@ import pytest
 from golden_data import SHIPPED
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.call.output import DraftTree, Output, Stats, TracedRound
 from jaxspec.cli import main as cli
 from jaxspec.costs.round_costs import make_costs
@@ -224,9 +225,10 @@ def test_commands(fake, capsys, tmp_path):
 def test_the_uncut_tree_is_the_one_that_the_policy_cut(temperature):
     params = jaxspec.load(GOLDEN / "dflash/target", drafter={"jetspec": GOLDEN / "jetspec/drafter"})
     table = make_costs((1, 2, 4, 8), (1.0,), (1e-4,), [[1e-3]] * 4)
-    options = {"method": "jetspec", "budget": 8, "max_new_tokens": 12, "temperature": temperature}
+    options = {"drafter": "jetspec", "budget": 8, "max_new_tokens": 12, "temperature": temperature}
     options["policy"] = make_bastion(table, rows=3)
     prompt = [117, 142, 122, 64, 240, 19]
+    options = group_options(**options)
     out = jaxspec.decode(params, prompt, trace=True, **options)
     for number in (1, 3):
         whole = grow_unpruned_tree(params, prompt, number, **options)

@@ -15,6 +15,7 @@ from golden_data import SHIPPED
 from safetensors.numpy import load_file, save_file
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.cli import main as cli
 from jaxspec.io.files.json_files import read_json
 from jaxspec.io.files.safetensors_files import WEIGHTS
@@ -271,13 +272,13 @@ def test_doctor_names_the_right_convention(tmp_path, capsys, prompts):
     params = jaxspec.load(TARGET, drafter={"drafter": str(shifted)})
     options = {
         "max_new_tokens": 32,
-        "method": "drafter",
+        "drafter": "drafter",
         "builder": "chain",
         "budget": 8,
         "ignore_eos": True,
         "trace": True,
     }
-    outputs = jaxspec.decode(params, prompts[0], **options)
+    outputs = jaxspec.decode(params, prompts[0], **group_options(**options))
     texts = [prompt + out.tokens for prompt, out in zip(prompts[0], outputs, strict=True)]
     (found,) = measure_fit(
         params, "drafter", texts, [len(prompt) for prompt in prompts[0]], [(2, 3, 4)]

@@ -95,13 +95,13 @@ def measure_blocks(params: Params, method: str, options: BlockCostsOptions) -> B
 
     sizes, vocab = tuple(options.sizes), params.spec.target.vocab_size
     trees = [
-        {"method": method} | decode_settings(size, options.builder, options.budget)
+        {"drafter": method} | decode_settings(size, options.builder, options.budget)
         for size in sizes
     ]
     widths = policy_widths(sizes, options.builder, options.budget)
     always = [{"policy": _always(sizes, number, vocab, widths)} for number in range(len(sizes))]
     cases = [
-        Case({"method": "ar"}),
+        Case({"drafter": "ar"}),
         *(Case(tree) for tree in trees),
         *(Case(trees[-1] | one) for one in always),
     ]
@@ -205,7 +205,7 @@ def load_block_costs(path: Path, sizes: Sequence[int]) -> BlockCosts:
 def main(options: BlockCostsOptions) -> None:
     """Measure the times, print them and write them."""
     params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
-    costs = measure_blocks(params, params.spec.default_method, options)
+    costs = measure_blocks(params, params.spec.default_drafter, options)
     save_block_costs(costs, options.out)
     for i, size in enumerate(costs.single.blocks):
         single, chosen = (np.round(1e3 * one.verify[i, 0], 3) for one in costs[:2])

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.call.session import matmul_precision, prepare, run_prefill
 from jaxspec.core.params import Params
 from jaxspec.round.context import make_round
@@ -60,7 +61,10 @@ def committed_rounds(
     """
     trained = params.spec.drafter(method).block_size
     outputs = jaxspec.decode(
-        params, list(prompts), method=method, **decode_settings(trained, builder, budget), **options
+        params,
+        list(prompts),
+        drafter=method,
+        **group_options(**decode_settings(trained, builder, budget), **options),
     )
     texts = [list(prompt) + out.tokens for prompt, out in zip(prompts, outputs, strict=True)]
     ends = np.array([len(text) - 1 for text in texts], np.int32)
@@ -70,8 +74,8 @@ def committed_rounds(
         params,
         [text[:-1] for text in texts],
         max_new_tokens=1,
-        method=method,
-        **decode_settings(trained, builder, budget),
+        drafter=method,
+        **group_options(**decode_settings(trained, builder, budget)),
     )
     tokens = np.full((len(texts), session.tokens.shape[1] + 1 + max(sizes)), -1, np.int32)
     for row, text in zip(tokens, texts, strict=True):
@@ -83,9 +87,9 @@ def committed_rounds(
             config = prepare(
                 params,
                 [[0]],
-                method=method,
+                drafter=method,
                 max_new_tokens=1,
-                **decode_settings(size, builder, budget),
+                **group_options(**decode_settings(size, builder, budget)),
             ).config
             rounds = _replay(params, session.request, state, tokens, starts, ends, config=config)
             found.append([row[row > 0].tolist() for row in np.asarray(rounds)])

@@ -210,7 +210,7 @@ def train_classifier(options: HeadOptions) -> tuple[Policy, dict[str, float]]:
       ValueError, OSError: prompts, options or checkpoints are unusable.
     """
     params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
-    method = params.spec.default_method
+    method = params.spec.default_drafter
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
     prompts = read_prompts(options.prompts, tokenizer, limit=options.limit, chat=options.chat)
     found = make_examples(options.rule, _labels(params, method, prompts, options))

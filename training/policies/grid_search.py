@@ -18,6 +18,7 @@ import numpy as np
 from tqdm import tqdm
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.core.params import Params
 from jaxspec.io.text.prompt_files import read_prompts
 from jaxspec.io.text.tokenizer import load_tokenizer
@@ -94,7 +95,7 @@ def measure_grid(
             order = range(len(pairs)) if repeat % 2 else range(len(pairs) - 1, -1, -1)
             for i in order:
                 stats = jaxspec.decode(
-                    params, prompt, method=method, policy=policies[i], **options
+                    params, prompt, drafter=method, **group_options(policy=policies[i], **options)
                 ).stats
                 if repeat >= 0:  # the first repeat compiles and is not counted
                     found[:, i] += stats.emitted - 1, stats.rounds, stats.decode_seconds
@@ -111,7 +112,7 @@ def search_grid(options: GridOptions) -> tuple[Policy, dict]:
       ValueError, OSError: prompts or options are unusable.
     """
     params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
-    method = params.spec.default_method
+    method = params.spec.default_drafter
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
     prompts = [
         prompt.content

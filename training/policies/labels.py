@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 import jaxspec
 from jaxspec.builders import dynamic
+from jaxspec.call.options import group_options
 from jaxspec.core.params import Params
 from jaxspec.io.files.atomic import replacing
 from jaxspec.policies.protocol import Acts, Functions, Observation, Policy, PolicyConfig, keep_state
@@ -118,12 +119,10 @@ def collect(
         outputs = jaxspec.decode(
             params,
             filled,
-            method=method,
-            builder=dynamic(width),
+            drafter=method,
+            **group_options(builder=dynamic(width), policy=policy, **options),
             temperature=0.0,
-            policy=policy,
             trace=True,
-            **options,
         )
         jax.effects_barrier()
         rounds = _rounds(seen)

@@ -30,6 +30,7 @@ import tyro
 from tqdm import tqdm
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.core.params import Params
 from jaxspec.costs.files import load_costs
 from jaxspec.costs.round_costs import RoundCosts
@@ -116,7 +117,7 @@ def rounds_of(times: RoundCosts) -> dict[str, Any]:
             "measure them with `python -m jaxspec.training.rl.times`"
         )
     builder = f"{told['builder']}/w{told['width']}" if told["width"] else told["builder"]
-    settings = {"method": told["drafter"], "builder": builder, "budget": times.widths[-1]}
+    settings = {"drafter": told["drafter"], "builder": builder, "budget": times.widths[-1]}
     return settings | {"depth": told["steps"] + 1}
 
 
@@ -167,7 +168,9 @@ def measure_rules(
     found = np.zeros((len(policies), 5))
     for prompt in tqdm(prompts, desc="tune", unit="prompt"):
         for own, policy in zip(found, policies, strict=True):
-            done = jaxspec.decode(params, prompt, policy=policy, **options).per_round
+            done = jaxspec.decode(
+                params, prompt, **group_options(policy=policy, **options)
+            ).per_round
             seconds = times.seconds(done.context, rows=done.rows, steps=done.steps).sum()
             own += done.tokens.sum(), len(done.tokens), seconds, done.steps.sum(), done.rows.sum()
     return found
@@ -188,7 +191,7 @@ def search_thresholds(options: TuneOptions) -> tuple[Policy, dict[str, Any]]:
         jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype),
     )
     settings = rounds_of(times)
-    method, budget = settings["method"], settings["budget"]
+    method, budget = settings["drafter"], settings["budget"]
     made_for = about(params, method, settings)
     rule = make_tuned_rule(options, settings["depth"] - 1, made_for)
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.call.session import matmul_precision, prepare, run_prefill
 from jaxspec.call.text.token_ids import to_ids
 from jaxspec.io.text.prompt_files import read_prompts
@@ -66,7 +67,10 @@ class Texts:
         policy = make_static(0 if self.pool else None, 1, widths)
         settings = decode_options(self.params, options)
         self.session = prepare(
-            self.params, prompt, max_new_tokens=options.max_new_tokens, policy=policy, **settings
+            self.params,
+            prompt,
+            max_new_tokens=options.max_new_tokens,
+            **group_options(policy=policy, **settings),
         )
         with matmul_precision(self.session):
             self.state = run_prefill(self.session)

@@ -70,7 +70,7 @@ def sees_pool(params, options: RoundOptions) -> bool:
 def decode_options(params, options: RoundOptions) -> dict:
     """Return options of `jaxspec.decode` for the recorded rounds."""
     builder = builder_of(params, options)
-    settings = {"method": options.drafter, "builder": builder, "budget": options.sizes[-1]}
+    settings = {"drafter": options.drafter, "builder": builder, "budget": options.sizes[-1]}
     if sees_pool(params, options):
         settings |= {"depth": options.steps + 1}
     return settings | ({} if options.block_size is None else {"block_size": options.block_size})

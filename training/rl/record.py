@@ -19,6 +19,7 @@ import numpy as np
 from tqdm import tqdm
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.call.session import matmul_precision, prepare, run_prefill
 from jaxspec.call.text.token_ids import to_ids
 from jaxspec.core.tree import root_only
@@ -124,7 +125,10 @@ def _session(params, prompts, options: TextOptions):
     policy = make_static(rows=1, widths=(1, options.sizes[-1]))
     settings = decode_options(params, options)
     return prepare(
-        params, list(prompts), max_new_tokens=options.max_new_tokens, policy=policy, **settings
+        params,
+        list(prompts),
+        max_new_tokens=options.max_new_tokens,
+        **group_options(policy=policy, **settings),
     )
 
 

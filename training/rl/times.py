@@ -44,7 +44,7 @@ def times_of(
     options = {
         name: value
         for name, value in decode_options(params, rounds).items()
-        if name not in ("method", "budget")
+        if name not in ("drafter", "budget")
     }
     times = calibrate_steps(
         params, rounds.drafter, rounds.sizes, contexts=contexts, repeats=repeats, **options

@@ -1,4 +1,4 @@
-"""The decode calls that `jaxspec aot` compiles: a named architecture, a method and its settings."""
+"""The decode calls that `jaxspec aot` compiles: a named architecture, a drafter and its settings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DTYPES = ("bfloat16", "float16", "float32")
 def describe_call(
     *,
     arch,
-    method,
+    drafter,
     builder,
     budget,
     acceptance,
@@ -47,25 +47,25 @@ def describe_call(
         raise ValueError(f"unknown dtype {dtype!r}: {choose_one(dtype, _DTYPES)}")
     check_kind(quantize)
     spec = architecture(arch)
-    if method != "ar":
-        spec = swap_drafter(spec, method)
+    if drafter != "ar":
+        spec = swap_drafter(spec, drafter)
     if layers is not None:
         if not 1 <= layers <= spec.target.num_layers:
             raise ValueError(f"layers is {layers}: {arch} has {spec.target.num_layers}")
         spec = _fewer_layers(spec, layers)
-    decides = None if method == "ar" else make_policy(policy, budget, spec)
+    decides = None if drafter == "ar" else make_policy(policy, budget, spec)
     tree = (
         {}
-        if method == "ar"
+        if drafter == "ar"
         else {
             "builder": builder and make_builder(builder),
             "budget": budget,
             "acceptance": acceptance,
             "policy": decides and decides.config,
-            "lookup": policy == AUTOMATIC and suits_lookup(spec, method),
+            "lookup": policy == AUTOMATIC and suits_lookup(spec, drafter),
         }
     )
-    config = DecodeConfig(method, make_sampling(**sampling)[0], **tree)
+    config = DecodeConfig(drafter, make_sampling(**sampling)[0], **tree)
     plan = make_plan(spec, config)
     least = _PROMPT + max(plan.longest, plan.waiting)
     if capacity < least:

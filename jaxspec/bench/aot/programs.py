@@ -31,7 +31,7 @@ from pallas_kernels.aot.lower import Program
 def decode_loop(
     *,
     arch: str,
-    method: str = DRAFTER,
+    drafter: str = DRAFTER,
     builder: str | None = "best_first",
     budget: int = 64,
     capacity: int = 2048,
@@ -51,7 +51,7 @@ def decode_loop(
 
     Args:
       arch: one of `architectures.ARCHITECTURES`.
-      method: `ar`, `jetspec`, `dspark`, `eagle3` or `specblock`.
+      drafter: `ar`, `jetspec`, `dspark`, `eagle3` or `specblock`.
       builder: see `jaxspec.decode`; None is the drafter's default; not read by `ar`.
       budget: see `jaxspec.decode`; not read by `ar`.
       capacity: rows of the caches.
@@ -69,7 +69,7 @@ def decode_loop(
     """
     start = prefill_program(
         arch=arch,
-        method=method,
+        drafter=drafter,
         builder=builder,
         budget=budget,
         capacity=capacity,

@@ -64,12 +64,12 @@ def render_partitioned(reports: list[dict[str, Any]]) -> str:
 def _title(one: dict[str, Any]) -> str:
     options = one["options"]
     if one["part"] == "prefill":
-        return f"{options['method']}, prefill of {options['capacity']} rows"
+        return f"{options['drafter']}, prefill of {options['capacity']} rows"
     served = f", visit of {options['batch']} slots" if one["part"] == "visit" else ""
-    if options["method"] == "ar":
+    if options["drafter"] == "ar":
         return "ar" + served
     only = "drafting of " if one["part"] == "draft" else ""
-    named = (options.get(name) for name in ("method", "builder", "budget", "policy", "quantize"))
+    named = (options.get(name) for name in ("drafter", "builder", "budget", "policy", "quantize"))
     return only + " ".join(str(each) for each in named if each is not None) + served
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 import jaxspec
 from jaxspec.bench.demo import DEMO_PROMPTS
+from jaxspec.call.options import group_options
 from jaxspec.call.text.token_ids import to_ids
 from jaxspec.core.params import Params
 from jaxspec.io.text.prompt_files import read_prompts
@@ -36,8 +37,8 @@ def measure_agreement(max_new_tokens: int, dtype: str = "bfloat16") -> dict[str,
     for prompt in read_prompts(DEMO_PROMPTS, tokenizer):
         ids = to_ids(prompt.content, tokenizer, params.spec.target)
         options = dict(max_new_tokens=max_new_tokens, ignore_eos=True)
-        plain = jaxspec.decode(params, ids, method="ar", **options).tokens
-        drafted = jaxspec.decode(params, ids, budget=32, **options).tokens
+        plain = jaxspec.decode(params, ids, drafter="ar", **group_options(**options)).tokens
+        drafted = jaxspec.decode(params, ids, budget=32, **group_options(**options)).tokens
         same = np.cumprod(np.equal(plain, drafted)).astype(bool)
         count = min(int(same.sum()) + 1, len(plain))
         cell = np.searchsorted(MARGINS, _margins(params, ids, plain)[:count], side="right") - 1

@@ -16,6 +16,7 @@ import jaxspec
 from jaxspec.bench.check.check_goals import find_texts
 from jaxspec.bench.demo import DEMO_PROMPTS
 from jaxspec.bench.measure.methods import parse_methods
+from jaxspec.call.options import group_options
 from jaxspec.io.program_cache import SWITCH
 from jaxspec.io.text.prompt_files import read_prompts
 from jaxspec.io.text.tokenizer import load_tokenizer
@@ -145,6 +146,9 @@ def print_texts(tokens: int) -> None:
         for _ in range(_REPEATS):
             options = method.options | {"max_new_tokens": tokens}
             texts.append(
-                [jaxspec.decode(params, prompt.content, **options).tokens for prompt in prompts]
+                [
+                    jaxspec.decode(params, prompt.content, **group_options(**options)).tokens
+                    for prompt in prompts
+                ]
             )
     print(json.dumps(texts))

@@ -17,6 +17,7 @@ import jaxspec
 from jaxspec.bench.check.shared_target import share
 from jaxspec.bench.demo import DEMO_PROMPTS
 from jaxspec.bench.measure.methods import Method, parse_methods
+from jaxspec.call.options import group_options
 from jaxspec.core.params import Params
 from jaxspec.io.text.prompt_files import read_prompts
 from jaxspec.io.text.tokenizer import load_tokenizer
@@ -64,7 +65,7 @@ def check_autoregressive(max_new_tokens: int, processor: jax.Device) -> dict[str
         with contextlib.nullcontext() if device is None else jax.default_device(device):
             params, given = _load_mini()
             texts.append(
-                [_decode(params, given, t, max_new_tokens, {"method": "ar"}) for t in TEMPERATURES]
+                [_decode(params, given, t, max_new_tokens, {"drafter": "ar"}) for t in TEMPERATURES]
             )
     return {
         f"{PROCESSOR}, T={temperature:g}": _compare(plain, outs)
@@ -102,10 +103,10 @@ def compare_texts(
       each prompt}}.
     """
     shared, found = share(params, mesh), {}
-    runs = [] if mesh is None else [(ALONE, params, {"method": "ar"})]
+    runs = [] if mesh is None else [(ALONE, params, {"drafter": "ar"})]
     runs += [(method.name, shared, method.options) for method in methods]
     for temperature in TEMPERATURES:
-        plain = _decode(shared, prompts, temperature, max_new_tokens, {"method": "ar"})
+        plain = _decode(shared, prompts, temperature, max_new_tokens, {"drafter": "ar"})
         for name, model, own in runs:
             outs = _decode(model, prompts, temperature, max_new_tokens, own)
             found[f"{name}, T={temperature:g}"] = _compare(plain, outs)
@@ -116,7 +117,7 @@ def _decode(
     params: Params, prompts: Sequence[Any], temperature: float, tokens: int, own: dict[str, Any]
 ) -> list[Any]:
     options = dict(temperature=temperature, seed=1, max_new_tokens=tokens) | own
-    return [jaxspec.decode(params, one, **options) for one in prompts]
+    return [jaxspec.decode(params, one, **group_options(**options)) for one in prompts]
 
 
 def _compare(plain: Sequence[Any], outs: Sequence[Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from jaxspec.bench.latency.floors import (
     floor_seconds,
 )
 from jaxspec.bench.measure.methods import parse_methods
+from jaxspec.call.options import group_options
 from jaxspec.call.session import Session, matmul_precision, prepare, run_prefill
 from jaxspec.call.stream import stream_rounds
 from jaxspec.core.params import Params
@@ -138,7 +139,7 @@ def prepare_rounds(params: Params, setting: Setting, context: int, rounds: int) 
     room = 2 * REPEATS * (rounds + 1)
     method = parse_methods(setting.method, budget=0)[-1]
     options = {**method.options, **setting.options}
-    return prepare(params, given, max_new_tokens=room, ignore_eos=True, **options)
+    return prepare(params, given, max_new_tokens=room, **group_options(ignore_eos=True, **options))
 
 
 def _run(session: Session, state: Any, rounds: int) -> Any:
@@ -161,8 +162,8 @@ def _find_floor(
     rows, params = plan.widths[-1], describe_own(params)
     work = [count_target_forward(params, batch=batch, rows=rows, context=context)]
     if plan.drafter is not None:
-        slots = params.spec.drafter(config.method).depth
-        name = config.method
+        slots = params.spec.drafter(config.drafter).depth
+        name = config.drafter
         work.append(count_draft_forward(params, name, batch=batch, slots=slots, context=context))
         work.append(count_absorb(params, name, batch=batch, rows=1))
     return 1e3 * sum(floor_seconds(Work(*one), *rates) for one in work)

@@ -233,7 +233,7 @@ def _works(
     params: Params, config: DecodeConfig, batch: int, rows: int
 ) -> dict[str, Callable[[int], Work]]:
     """Return the least bytes and operations of each piece, as functions context -> Work."""
-    plan, name = make_plan(params.spec, config), config.method
+    plan, name = make_plan(params.spec, config), config.drafter
     layers = len(plan.drafter.feature_layers) if plan.drafter else 0
     works = {"verify": _target_work(params, batch, rows)}
     works["commit"] = lambda context: floors.count_commit(

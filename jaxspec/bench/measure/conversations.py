@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.core.params import Params
 from jaxspec.io.text.prompt_files import LabelledPrompt
 
@@ -37,7 +38,7 @@ def ask_conversations(
             progress(f"turn {number} of a conversation ({prompt.domain})")
             before = asked[-1]
             answer = jaxspec.decode(
-                params, before.content, **(options or {}) | {"method": "ar"}
+                params, before.content, **group_options(**(options or {}) | {"drafter": "ar"})
             ).text
             content = _append_turn(before.content, answer, turn)
             asked.append(dataclasses.replace(before, content=content, turn=number))

@@ -12,6 +12,7 @@ from typing import Any
 
 import jaxspec
 from jaxspec.bench.measure.methods import Method
+from jaxspec.call.options import group_options
 from jaxspec.call.output import Output
 from jaxspec.call.session import prepare
 from jaxspec.core.params import Params
@@ -92,7 +93,9 @@ def time_decodes(
             for method in order_turns(methods, index, repeat):
                 settings = (options or {}) | method.options | policies.get(method.name, {})
                 out, compiling = repeat_until_compiled(
-                    functools.partial(jaxspec.decode, params, prompt.content, **settings)
+                    functools.partial(
+                        jaxspec.decode, params, prompt.content, **group_options(**settings)
+                    )
                 )
                 # The automatic policy itself remembers what it learned.
                 if out.policy is not None and method.name in policies:
@@ -167,6 +170,6 @@ def check_prompts(
     """
     for number, prompt in enumerate(prompts, 1):
         try:
-            prepare(params, prompt.content, **options | {"method": "ar"})
+            prepare(params, prompt.content, **group_options(**options | {"drafter": "ar"}))
         except ValueError as error:
             raise ValueError(f"prompt {number}, of {prompt.domain}: {error}") from None

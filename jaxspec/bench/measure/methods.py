@@ -70,11 +70,11 @@ def parse_methods(
     written = [name for name in given if name not in ("ar", ALL_METHODS)]
     expanded = [] if ALL_METHODS not in given or spec is None else list(_list_all(spec))
     unranked = {record.name for record in records() if record.retrieval}
-    methods = [Method("ar", {"method": "ar"})]
+    methods = [Method("ar", {"drafter": "ar"})]
     for name in [name for name in expanded if name not in written] + written:
         options = _read_options(name, budget)
         for on in COUPLED[coupled]:
-            if on or coupled != "both" or options.get("method") not in unranked:
+            if on or coupled != "both" or options.get("drafter") not in unranked:
                 methods.append(Method(name if on else name + UNCOUPLED, options | {"coupled": on}))
     repeated = {
         method.name for method in methods if sum(other.name == method.name for other in methods) > 1
@@ -97,7 +97,10 @@ def attach_policies(
     for method in methods:
         if method.options.get("policy") not in (None, AUTOMATIC):
             policy = policy_for(
-                params, method.options["method"], method.options["policy"], options | method.options
+                params,
+                method.options["drafter"],
+                method.options["policy"],
+                options | method.options,
             )
             method = Method(method.name, method.options | {"policy": policy})
         found.append(method)
@@ -137,7 +140,7 @@ def _read_options(name: str, default_budget: int) -> dict[str, Any]:
         )
     drafter, builder, score, budget, rest = form.groups()
     options: dict[str, Any] = {
-        "method": drafter,
+        "drafter": drafter,
         "budget": int(budget) if budget else default_budget,
     }
     rest, _, last = rest.rpartition("/")

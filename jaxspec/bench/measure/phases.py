@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.bench.measure.methods import Method
+from jaxspec.call.options import group_options
 from jaxspec.call.session import Session, matmul_precision, prepare, run_prefill
 from jaxspec.core.params import Params
 from jaxspec.core.runtime.clock import time_call
@@ -125,7 +126,9 @@ def prepare_sessions(
 ) -> dict[str, Session]:
     """Prepare a prompt's decode by each method; return {name: session}."""
     return {
-        method.name: prepare(params, prompt.content, **{**(options or {}), **method.options})
+        method.name: prepare(
+            params, prompt.content, **group_options(**{**(options or {}), **method.options})
+        )
         for method in methods
     }
 
@@ -163,6 +166,6 @@ def time_round(session: Session, state: DecodeState) -> tuple[DecodeState, dict[
     tree = timed("tree", run_grow, state, drafted)
     verified = timed("verify", run_verify, state, tree, noise, drafted)
     state, committed = timed("rest", run_commit, state, tree, verified)
-    if session.config.method != "ar":
+    if session.config.drafter != "ar":
         state = timed("absorb", run_absorb, state, committed)
     return state, seconds

@@ -27,6 +27,7 @@ from jaxspec.bench.peers.overhead import measure_overhead
 from jaxspec.bench.peers.peer import Peer, PeerDecode, count_threads
 from jaxspec.bench.peers.pytorch import HOW_TO_INSTALL, PLAIN, torch_installed, torch_peers
 from jaxspec.bench.report.summary import describe_environment
+from jaxspec.call.options import group_options
 from jaxspec.call.text.token_ids import to_ids
 from jaxspec.core.params import WEIGHTLESS, Spec
 from jaxspec.core.runtime.clock import order_turns, repeat_until_compiled
@@ -126,7 +127,7 @@ def our_peers(params, methods: Sequence[Method], max_new_tokens: int) -> list[Pe
 
     def decode(options, ids) -> PeerDecode:
         call = functools.partial(
-            jaxspec.decode, params, ids, max_new_tokens=max_new_tokens, **options
+            jaxspec.decode, params, ids, max_new_tokens=max_new_tokens, **group_options(**options)
         )
         out, _ = repeat_until_compiled(call)
         stats = out.stats

@@ -41,7 +41,7 @@ def compare_rules(
     Returns:
       A record per load, rule and repeat: the summary, and the engine's rounds.
     """
-    first = dataclasses.replace(requests[0], method="ar")
+    first = dataclasses.replace(requests[0], drafter="ar")
     for engine in engines.values():
         drive(engine, [first], Load(1, clients=1))
     records = []

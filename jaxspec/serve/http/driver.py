@@ -26,7 +26,12 @@ _SETTLES = 0.2
 DEAD = "The engine failed, and this server is about to exit."
 
 # Parameters by the engine's fields, where the names differ. Stop strings are checked before.
-_NAMES = {"tokens": "prompt", "max_new_tokens": "max_tokens", "stop": "stop_token_ids"}
+_NAMES = {
+    "tokens": "prompt",
+    "max_new_tokens": "max_tokens",
+    "stop": "stop_token_ids",
+    "drafter": "method",
+}
 
 
 @dataclasses.dataclass

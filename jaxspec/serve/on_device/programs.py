@@ -102,9 +102,9 @@ class Programs:
             "set_lengths": ((self.slots,),),
         }
 
-    def publish(self, method: str, weights: Any) -> None:
+    def publish(self, drafter: str, weights: Any) -> None:
         """Replace a drafter's weights, see `jaxspec.serve.on_device.publish.replace_drafter`."""
-        self.params = replace_drafter(self.params, method, weights)
+        self.params = replace_drafter(self.params, drafter, weights)
 
     def run(self, name: str, *arrays: np.ndarray) -> Any:
         """Run a program, without waiting for it.
@@ -234,7 +234,7 @@ class Programs:
             return params, held, self.config
         if reader:
             config = configs[reader - 1]
-            drafters = {config.method: params.drafter(config.method)}
+            drafters = {config.drafter: params.drafter(config.drafter)}
             decode = decode.replace(draft=decode.draft[reader - 1])
         else:
             config, drafters = DecodeConfig("ar", configs[0].sampling), {}

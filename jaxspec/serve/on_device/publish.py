@@ -11,48 +11,48 @@ from jaxspec.core.params import Params
 from jaxspec.targets.layouts.registry import like, strip
 
 
-def replace_drafter(params: Params, method: str, weights: Any) -> Params:
+def replace_drafter(params: Params, drafter: str, weights: Any) -> Params:
     """Return the parameters with other weights of a drafter. Programs for the old ones run the new.
 
     Args:
-      method: name of the drafter.
+      drafter: name of the drafter.
       weights: arrays of the names, shapes and dtypes of the drafter's own; they are copied.
 
     Raises:
       ValueError: an array is missing, unknown, or of another shape or dtype.
     """
-    given = params.drafter(method)
+    given = params.drafter(drafter)
     own, new = strip(given), strip(weights)
-    _check_arrays(method, own, new)
+    _check_arrays(drafter, own, new)
     new = jax.tree.map(_copy_like, own, new)
-    return params.replace(drafters={**params.drafters, method: like(new, given)})
+    return params.replace(drafters={**params.drafters, drafter: like(new, given)})
 
 
-def find_published(method: str, methods: tuple[str, ...]) -> int:
+def find_published(drafter: str, drafters: tuple[str, ...]) -> int:
     """Return the number, from 1, of the drafter whose weights an engine is to replace.
 
     Args:
-      methods: names of the engine's drafters, or `ar`.
+      drafters: names of the engine's drafters, or `ar`.
 
     Raises:
       ValueError: it has no such drafter, or several processes share the target.
     """
-    names = [name for name in methods if name != "ar"]
-    if method not in names:
+    names = [name for name in drafters if name != "ar"]
+    if drafter not in names:
         known = " or ".join(map(repr, names))
         says = f"give {known}" if names else "the engine has no drafter"
-        raise ValueError(f"method is {method!r}: {says}")
+        raise ValueError(f"drafter is {drafter!r}: {says}")
     if jax.process_count() > 1:
         raise ValueError("several processes share the target: start them again to publish weights")
-    return 1 + names.index(method)
+    return 1 + names.index(drafter)
 
 
-def _check_arrays(method: str, own: Any, new: Any) -> None:
+def _check_arrays(drafter: str, own: Any, new: Any) -> None:
     expected, found = _describe(own), _describe(new)
     for name in [*expected, *found]:
         if expected.get(name) != found.get(name):
             raise ValueError(
-                f"weights of {method!r}: {name} is {found.get(name, 'missing')}, and the engine's is "
+                f"weights of {drafter!r}: {name} is {found.get(name, 'missing')}, and the engine's is "
                 f"{expected.get(name, 'missing')}: give arrays of the same names, shapes and dtypes"
             )
 

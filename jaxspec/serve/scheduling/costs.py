@@ -77,12 +77,12 @@ def measure_costs(device: Device) -> Costs:
 
 
 def _find_path(device: Device) -> Path:
-    methods = [config.method for config in list_configs(device.config)]
-    described = (describe_model(device.params, method) for method in methods)
+    drafters = [config.drafter for config in list_configs(device.config)]
+    described = (describe_model(device.params, one) for one in drafters)
     model = (*itertools.chain(*described), str(device.params.dtype))
     sizes = device.slots, device.capacity, device.rules, device.parts[0]
     target = device.params.spec.target
-    return find_kept("+".join(methods), "serve", target, model, device.config, sizes)
+    return find_kept("+".join(drafters), "serve", target, model, device.config, sizes)
 
 
 def guess_costs(known: Costs, rows: tuple[int, ...], part: int, rules: Rules) -> Costs:

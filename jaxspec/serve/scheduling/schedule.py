@@ -156,10 +156,10 @@ class Schedule:
         if not reader:
             return 0
         part = self._part_of(load)
-        if self._tries and task.accepted.request.method is None:
-            params, names = self._device.params, self._methods
+        if self._tries and task.accepted.request.drafter is None:
+            params, names = self._device.params, self._drafters
             name = choose_drafter(params, part, _is_greedy(task), names)
-            reader = 1 + self._methods.index(name)
+            reader = 1 + self._drafters.index(name)
         needed = Variant("feed", reader), Variant("visit", 1, part)
         self._compiler.want(needed)
         return reader if all(map(self._compiler.has, needed)) or not self.weighs else 0
@@ -186,8 +186,8 @@ class Schedule:
         return self._compiler.has(needed)
 
     @property
-    def _methods(self) -> list[str]:
-        return [config.method for config in list_configs(self._device.config)]
+    def _drafters(self) -> list[str]:
+        return [config.drafter for config in list_configs(self._device.config)]
 
     def plan(self, tasks: dict[int, Task], waiting: int) -> list[Planned]:
         """Plan visits, one after the other, in which every task that decodes has its turn.
@@ -278,7 +278,7 @@ class Schedule:
             self._live[planned.part].observe(planned.drafts, report.rows, seconds)
         if self._tries and planned.drafts and seconds is not None and len(planned.kinds) == 1:
             ((reader, greedy),) = planned.kinds
-            name, tokens = self._methods[reader - 1], int(report.emitted.sum())
+            name, tokens = self._drafters[reader - 1], int(report.emitted.sum())
             record_speed(self._device.params, name, planned.part, greedy, tokens, seconds)
         choice = self._find_choice(planned.load, planned.part)
         if choice is None:

@@ -72,7 +72,7 @@ def make_bare_table(
     Raises:
       ValueError: the method does not draft, or see `roofline_costs`.
     """
-    settings = {"method": method, "budget": budget, **options}
+    settings = {"drafter": method, "budget": budget, **options}
     if plan_rounds(params, settings).drafter is None:
         raise ValueError(f"method {method!r} with a budget of {budget} drafts nothing")
     target = params.spec.target

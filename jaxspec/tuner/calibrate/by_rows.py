@@ -75,7 +75,7 @@ def calibrate(
         )
     # Any positive times work: the size is fixed, so they decide nothing.
     policy = make_bastion(make_costs(widths, (0.0,), 1.0, [[1.0]] * len(widths)))
-    options = {"method": method, "budget": budget, "policy": policy, **options}
+    options = {"drafter": method, "budget": budget, "policy": policy, **options}
     if plan_rounds(params, options).policy is None:
         raise ValueError(
             f"method {method!r} with a budget of {budget} drafts nothing: there is nothing to choose"

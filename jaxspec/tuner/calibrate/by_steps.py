@@ -48,7 +48,7 @@ def calibrate_steps(
       the largest relative error of the sum.
     """
     widths = tuple(sorted({1, *widths}))
-    fixed = {"method": method, "budget": widths[-1]} | options
+    fixed = {"drafter": method, "budget": widths[-1]} | options
     plan = plan_rounds(params, fixed)
     deepest = plan.steps
     policy = make_static(1 if plan.in_steps else None, widths[-1], widths=widths)
@@ -56,7 +56,7 @@ def calibrate_steps(
     sampling = {name: options[name] for name in SAMPLING if name in options}
     pairs = _pairs(widths, deepest)
     cases = [
-        Case({"method": "ar"} | sampling),
+        Case({"drafter": "ar"} | sampling),
         *(Case(drafting, Constants(*map(jnp.int32, pair))) for pair in pairs),
     ]
     contexts, seconds = time_rounds(params, cases, contexts, repeats=repeats)

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxspec.call.options import group_options
 from jaxspec.call.session import Session, matmul_precision, prepare, run_prefill
 from jaxspec.core.params import Params
 from jaxspec.core.runtime.clock import time_call
@@ -40,7 +41,7 @@ def plan_rounds(params: Params, options: Mapping[str, Any]) -> Plan:
     """Plan the rounds of a decode with these options."""
     # One new token: the sizes of rounds do not depend on the answer's length, which may exceed the
     # target's positions by default.
-    config = prepare(params, [0], **{**options, "max_new_tokens": 1}).config
+    config = prepare(params, [0], **group_options(**{**options, "max_new_tokens": 1})).config
     return make_plan(params.spec, config)
 
 
@@ -92,7 +93,8 @@ def time_rounds(
         prompts = rng.integers(0, params.spec.target.vocab_size, (batch, context)).tolist()
         room = {"max_new_tokens": min(tokens, limit - context), "ignore_eos": True}
         sessions = {
-            id(case.options): prepare(params, prompts, **{**case.options, **room}) for case in cases
+            id(case.options): prepare(params, prompts, **group_options(**{**case.options, **room}))
+            for case in cases
         }
         timed += [(sessions[id(case.options)], case.controls) for case in cases]
     return contexts, _median_seconds(timed, repeats).reshape(len(contexts), len(cases))

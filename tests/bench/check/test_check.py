@@ -194,12 +194,12 @@ def test_kernels_that_cannot_run_say_why():
 
 @pytest.mark.slow
 def test_texts_are_compared():
-    given = {"method": "jetspec", "builder": "best_first", "budget": 8}
+    given = {"drafter": "jetspec", "builder": "best_first", "budget": 8}
     found = check_lossless(12, (Method("tree", given),))
     assert [one["differing"] for one in found.values()] == [0, 0] and len(found) == 2
-    other = check_lossless(12, (Method("other seed", {"method": "ar", "stop": [0]}),))
+    other = check_lossless(12, (Method("other seed", {"drafter": "ar", "stop": [0]}),))
     assert other["other seed, T=0"]["differing"] == 0
-    wrong = check_lossless(12, (Method("hotter", {"method": "ar", "min_p": 0.9}),))
+    wrong = check_lossless(12, (Method("hotter", {"drafter": "ar", "min_p": 0.9}),))
     assert wrong["hotter, T=1"]["differing"] > 0 and wrong["hotter, T=1"]["first"] is not None
     texts = wrong["hotter, T=1"]["texts"]
     assert len(texts) == wrong["hotter, T=1"]["differing"]
@@ -453,7 +453,7 @@ def test_the_command_fails_if_something_is_wrong(monkeypatch, capsys):
 @pytest.mark.slow
 def test_every_step_runs_in_small(monkeypatch):
     """The ones that a CPU does not reach in two minutes, and one of every kind before them."""
-    given = {"method": "jetspec", "builder": "best_first", "budget": 8}
+    given = {"drafter": "jetspec", "builder": "best_first", "budget": 8}
     lossless = functools.partial(check_lossless, methods=(Method("tree", given),))
     monkeypatch.setattr(plan_check, "check_lossless", lossless)
     monkeypatch.setattr(plan_check, "SETTINGS", SETTINGS[:2])

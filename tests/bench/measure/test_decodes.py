@@ -54,15 +54,14 @@ def test_methods_take_turns(monkeypatch):
         ["ar", "x-expand+entropy", "x-chain"],
     ]
     assert [prompt for prompt, _ in calls] == [[1]] * 6 + [[2]] * 6
-    assert calls[0][1] == {"seed": 3, "budget": 8, "method": "ar"}
+    assert calls[0][1] == {"seed": 3, "budget": 8, "drafter": "ar"}
     assert calls[1][1] == {
         "seed": 3,
-        "method": "x",
-        "builder": "chain",
+        "drafter": "x",
         "budget": 4,
-        "coupled": True,
+        "speculation": jaxspec.Speculation(builder="chain"),
     }
-    assert calls[2][1]["builder"] == "expand+entropy"
+    assert str(calls[2][1]["speculation"].builder) == "expand+entropy"
     assert compile_seconds == {"ar": 0, "x-chain": 0, "x-expand+entropy": 0}
     assert runs[0].tokens == (5, 6, 7) and (runs[0].prefill_seconds, runs[0].decode_seconds) == (
         0.5,
@@ -108,13 +107,15 @@ def test_a_policy_goes_on_with_what_it_learned(monkeypatch):
     seen = []
 
     def decode(params, prompt, **options):
-        seen.append(options.get("policy"))
-        return output(policy=None if options["method"] == "ar" else options["policy"] + 1)
+        policy = None if options["drafter"] == "ar" else options["speculation"].policy
+        seen.append(policy and policy.state)
+        return output(policy=policy and policy.replace(state=policy.state + 1))
 
     monkeypatch.setattr(jaxspec, "decode", decode)
-    methods = [Method("ar", {"method": "ar"}), Method("x", {"method": "x", "policy": 7})]
+    policy = jaxspec.policies.make_static(1, 1, (1,)).replace(state=7)
+    methods = [Method("ar", {"drafter": "ar"}), Method("x", {"drafter": "x", "policy": policy})]
     time_decodes(None, PROMPTS, methods, repeats=2)
-    assert [policy for policy in seen if policy] == [7, 8, 9, 10]
+    assert [state for state in seen if state] == [7, 8, 9, 10]
 
 
 def test_runs_that_compile_are_repeated(monkeypatch):

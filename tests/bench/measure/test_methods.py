@@ -22,15 +22,15 @@ SPEC = Spec(TargetConfig(**SIZES, vocab_size=40), DRAFTERS)
 def test_names_become_options():
     methods = parse_methods("dflash-chain, ar,jetspec-expand@16,my-own-best_first", budget=32)
     assert [(method.name, method.options) for method in methods] == [
-        ("ar", {"method": "ar"}),
-        ("dflash-chain", {"method": "dflash", "builder": "chain", "budget": 32, "coupled": True}),
+        ("ar", {"drafter": "ar"}),
+        ("dflash-chain", {"drafter": "dflash", "builder": "chain", "budget": 32, "coupled": True}),
         (
             "jetspec-expand@16",
-            {"method": "jetspec", "builder": "expand", "budget": 16, "coupled": True},
+            {"drafter": "jetspec", "builder": "expand", "budget": 16, "coupled": True},
         ),
         (
             "my-own-best_first",
-            {"method": "my-own", "builder": "best_first", "budget": 32, "coupled": True},
+            {"drafter": "my-own", "builder": "best_first", "budget": 32, "coupled": True},
         ),
     ]
 
@@ -47,7 +47,7 @@ def test_names_carry_scores_and_settings():
     methods = parse_methods(",".join(names), budget=8)
     assert [method.name for method in methods] == ["ar", *names]
     assert [
-        tuple(m.options[what] for what in ("method", "builder", "budget")) for m in methods[1:]
+        tuple(m.options[what] for what in ("drafter", "builder", "budget")) for m in methods[1:]
     ] == [
         ("a", "expand+entropy", 8),
         ("a-b", "best_first+hybrid0.25", 9),
@@ -75,15 +75,15 @@ def test_names_carry_depth_and_widths():
     )[1:]
     assert [method.options for method in methods] == [
         {
-            "method": "eagle3",
+            "drafter": "eagle3",
             "builder": "dynamic/w4",
             "budget": 12,
             "coupled": True,
             "depth": 6,
         },
-        {"method": "s", "builder": "rank_guided", "budget": 9, "coupled": True, "depth": 8},
+        {"drafter": "s", "builder": "rank_guided", "budget": 9, "coupled": True, "depth": 8},
         {
-            "method": "j",
+            "drafter": "j",
             "builder": "expand+entropy",
             "budget": 9,
             "coupled": True,

@@ -24,7 +24,7 @@ def test_scrambled_weights_keep_their_entries():
     assert any(
         (a != b).any() for a, b in zip(jax.tree.leaves(other), jax.tree.leaves(one), strict=True)
     )
-    with pytest.raises(ValueError, match="unknown method 'eagle'"):
+    with pytest.raises(ValueError, match="unknown drafter 'eagle'"):
         scramble_drafter(params, "eagle", 1)
     with pytest.raises(ValueError, match="'prompt_lookup' has no weights to scramble"):
         scramble_drafter(params, "prompt_lookup", 1)

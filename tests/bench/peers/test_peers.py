@@ -171,7 +171,7 @@ def test_llama_cpp_says_nearly_the_same():
     others, versions, _ = peers.find_others(model, {}, params.spec.eos, 256, 24)
     out = others[-1].decode(ids)
     assert others[-1].name == "llama.cpp (Q4_1)" and "llama-cpp-python" in versions
-    ours = jaxspec.decode(params, ids, method="ar", max_new_tokens=24).tokens
+    ours = jaxspec.decode(params, ids, drafter="ar", max_new_tokens=24).tokens
     assert out.tokens[:4] == tuple(ours[:4])  # it rounds activations, so later ones may differ
     assert 0 < out.decode_seconds < out.seconds and out.decode_tokens == len(out.tokens) - 1
     assert others[-1].decode(ids).tokens == out.tokens

@@ -14,6 +14,7 @@ from golden_data import SHIPPED
 
 import jaxspec
 from jaxspec.builders import expand
+from jaxspec.call.options import group_options
 from jaxspec.core.cache import filled
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params, Spec
@@ -69,7 +70,9 @@ def texts(whole):
     return functools.cache(
         lambda temperature: [
             out.tokens
-            for out in jaxspec.decode(whole, PROMPTS, method="ar", **sampling(temperature))
+            for out in jaxspec.decode(
+                whole, PROMPTS, drafter="ar", **group_options(**sampling(temperature))
+            )
         ]
     )
 
@@ -130,7 +133,11 @@ SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
 @pytest.mark.thorough
 def test_text_is_the_targets_own(params, texts, builder, temperature):
     outs = jaxspec.decode(
-        params, PROMPTS, builder=builder, budget=12, trace=True, **sampling(temperature)
+        params,
+        PROMPTS,
+        **group_options(builder=builder, **sampling(temperature)),
+        budget=12,
+        trace=True,
     )
     assert [out.tokens for out in outs] == texts(temperature)
     rounds = [r for out in outs for r in out.rounds]
@@ -145,7 +152,10 @@ def test_text_is_the_targets_own(params, texts, builder, temperature):
 @pytest.mark.parametrize("acceptance", ["sequential", "rejection"])
 def test_other_acceptance_rules_draw_tokens_that_cannot_be_drafted(params, acceptance):
     outs = jaxspec.decode(
-        params, PROMPTS, builder="chain", budget=4, acceptance=acceptance, **sampling(1.0)
+        params,
+        PROMPTS,
+        **group_options(builder="chain", acceptance=acceptance, **sampling(1.0)),
+        budget=4,
     )
     tokens = np.concatenate([out.tokens for out in outs])
     assert len(tokens) == 48 and not np.isin(tokens, ids_of(params)).all()
@@ -155,7 +165,8 @@ def test_other_acceptance_rules_draw_tokens_that_cannot_be_drafted(params, accep
 def test_one_token_is_a_draft_vocabulary(whole, texts):
     only = reduced(whole, np.array([texts(0.0)[0][1]]))
     assert [
-        out.tokens for out in jaxspec.decode(only, PROMPTS, budget=64, **sampling(0.0))
+        out.tokens
+        for out in jaxspec.decode(only, PROMPTS, budget=64, **group_options(**sampling(0.0)))
     ] == texts(0.0)
 
 
@@ -191,7 +202,7 @@ def test_width_beyond_the_draft_vocabulary_is_refused(params):
         ValueError,
         match=f"width is {size + 1}: give at most {size}, the drafter's vocabulary",
     ):
-        jaxspec.decode(params, PROMPTS, builder=expand(size + 1), **sampling(0.0))
+        jaxspec.decode(params, PROMPTS, **group_options(builder=expand(size + 1), **sampling(0.0)))
 
 
 @pytest.mark.parametrize("causal", [False, True])

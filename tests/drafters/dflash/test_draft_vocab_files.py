@@ -285,7 +285,7 @@ def test_the_targets_rows_need_not_be_stored(kind, tmp_path):
     params, full = (jaxspec.load(TARGET, drafter={kind: x}) for x in (packed, whole))
     rows = params.target["params"]["lm_head"][:, IDS]
     np.testing.assert_array_equal(params.drafters[kind]["draft"]["lm_head"], rows)
-    options = dict(max_new_tokens=16, method=kind, budget=6)
+    options = dict(max_new_tokens=16, drafter=kind, budget=6)
     found, expected = (jaxspec.decode(p, [9, 8, 7], **options) for p in (params, full))
     assert list(found.tokens) == list(expected.tokens)
     described = describe_checkpoint(packed)

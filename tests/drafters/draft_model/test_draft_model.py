@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params, Spec
 from jaxspec.drafters.draft_model.config import DraftModelConfig
@@ -44,7 +45,12 @@ def params():
 @pytest.mark.thorough
 def test_the_target_as_its_own_drafter_is_never_wrong(params):
     outs = jaxspec.decode(
-        params, PROMPTS, method="self", builder="chain", budget=5, max_new_tokens=21
+        params,
+        PROMPTS,
+        drafter="self",
+        speculation=jaxspec.Speculation(builder="chain"),
+        budget=5,
+        max_new_tokens=21,
     )
     assert [out.stats.accept_hist[5] for out in outs] == [4, 4]
 
@@ -65,7 +71,9 @@ def test_every_builder_of_the_target_as_its_own_drafter(params, options):
     """The best tokens are in every tree; where trees have one shape, or p = q accepts all, rounds
     commit the longest path.
     """
-    (out,) = jaxspec.decode(params, PROMPTS[:1], method="self", max_new_tokens=24, **options)
+    (out,) = jaxspec.decode(
+        params, PROMPTS[:1], drafter="self", max_new_tokens=24, **group_options(**options)
+    )
     assert out.stats.accept_hist[1] + out.stats.accept_hist[2] <= 1
     if not options["builder"].startswith("dynamic"):
         assert max(out.stats.accept_hist[4:6]) >= out.stats.rounds - 1
@@ -76,8 +84,10 @@ def test_every_builder_of_the_target_as_its_own_drafter(params, options):
 @pytest.mark.parametrize("builder", ["chain", "dynamic"])
 def test_another_model_changes_no_text(params, builder, temperature):
     options = {"max_new_tokens": 24, "temperature": temperature}
-    plain = jaxspec.decode(params, PROMPTS, method="ar", **options)
-    outs = jaxspec.decode(params, PROMPTS, method="other", builder=builder, budget=7, **options)
+    plain = jaxspec.decode(params, PROMPTS, drafter="ar", **group_options(**options))
+    outs = jaxspec.decode(
+        params, PROMPTS, drafter="other", **group_options(builder=builder, **options), budget=7
+    )
     assert [out.tokens for out in outs] == [out.tokens for out in plain]
 
 
@@ -85,7 +95,12 @@ def test_another_model_changes_no_text(params, builder, temperature):
 def test_long_prompts_go_in_by_chunks(params):
     prompt = jax.random.randint(jax.random.key(0), (700,), 0, 40).tolist()
     (out,) = jaxspec.decode(
-        params, [prompt], method="self", builder="chain", budget=5, max_new_tokens=21
+        params,
+        [prompt],
+        drafter="self",
+        speculation=jaxspec.Speculation(builder="chain"),
+        budget=5,
+        max_new_tokens=21,
     )
     assert out.stats.accept_hist[5] == 4
 
@@ -112,19 +127,24 @@ def test_a_models_own_folder_is_a_drafter(params, tmp_path):
 def test_refusals(params):
     for options, message in (
         (
-            {"method": "self", "builder": "best_first"},
+            {"drafter": "self", "builder": "best_first"},
             "does not suit .self.: choose one of chain, dynamic, static",
         ),
-        ({"method": "self", "block_size": 4}, "block_size is for block drafters"),
-        ({"method": "self", "depth": 0}, "depth is 0"),
+        ({"drafter": "self", "block_size": 4}, "block_size is for block drafters"),
+        ({"drafter": "self", "depth": 0}, "depth is 0"),
         (
-            {"method": "self", "builder": "dynamic", "acceptance": "rejection", "temperature": 1.0},
+            {
+                "drafter": "self",
+                "builder": "dynamic",
+                "acceptance": "rejection",
+                "temperature": 1.0,
+            },
             "choose builder 'chain'",
         ),
         (
-            {"method": "nobody"},
-            "unknown method 'nobody': choose one of ar, self, other, prompt_lookup",
+            {"drafter": "nobody"},
+            "unknown drafter 'nobody': choose one of ar, self, other, prompt_lookup",
         ),
     ):
         with pytest.raises(ValueError, match=message):
-            jaxspec.decode(params, PROMPTS, **options)
+            jaxspec.decode(params, PROMPTS, **group_options(**options))

@@ -11,6 +11,7 @@ from short_models import shorten
 from slow_cases import slow_except
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.call.session import prepare, run_prefill
 from jaxspec.core.runtime.compilations import compilations
 from jaxspec.round.loop import run
@@ -40,8 +41,12 @@ CALLS = [
 @pytest.mark.parametrize(("method", "options"), slow_except(CALLS[:1], CALLS))
 def test_the_text_is_the_targets(params, method, options):
     sampling = {name: options[name] for name in ("temperature", "seed", "top_p") if name in options}
-    plain = jaxspec.decode(params, PROMPTS, method="ar", max_new_tokens=40, **sampling)
-    drafted = jaxspec.decode(params, PROMPTS, method=method, max_new_tokens=40, **options)
+    plain = jaxspec.decode(
+        params, PROMPTS, drafter="ar", max_new_tokens=40, **group_options(**sampling)
+    )
+    drafted = jaxspec.decode(
+        params, PROMPTS, drafter=method, max_new_tokens=40, **group_options(**options)
+    )
     assert [out.tokens for out in drafted] == [out.tokens for out in plain]
     assert sum(out.stats.rounds for out in drafted) < 0.9 * 39 * len(PROMPTS)
 
@@ -50,7 +55,9 @@ def test_the_text_is_the_targets(params, method, options):
 def test_drawn_chains_are_accepted_by_rejection(params):
     """Acceptance 'rejection' draws the chain from the conditioned distribution."""
     options = {"acceptance": "rejection", "temperature": 1.0, "builder": "chain"}
-    outs = jaxspec.decode(params, PROMPTS, method="rnn", max_new_tokens=40, **options)
+    outs = jaxspec.decode(
+        params, PROMPTS, drafter="rnn", max_new_tokens=40, **group_options(**options)
+    )
     assert all(out.stats.emitted == 40 for out in outs)
     assert sum(out.stats.rounds for out in outs) < 0.9 * 39 * len(PROMPTS)
 
@@ -58,18 +65,20 @@ def test_drawn_chains_are_accepted_by_rejection(params):
 @pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_second_call_compiles_nothing(params, temperature):
-    options = {"method": "rnn", "builder": "dynamic", "budget": 12}
-    jaxspec.decode(params, [5, 6, 7], temperature=temperature, max_new_tokens=30, **options)
+    options = {"drafter": "rnn", "builder": "dynamic", "budget": 12}
+    jaxspec.decode(
+        params, [5, 6, 7], temperature=temperature, max_new_tokens=30, **group_options(**options)
+    )
     before = compilations()
     more = {"temperature": 0.8 * temperature, "seed": 8, "stop": [3]}
-    jaxspec.decode(params, list(range(20)), max_new_tokens=41, **more, **options)
+    jaxspec.decode(params, list(range(20)), max_new_tokens=41, **more, **group_options(**options))
     assert compilations() == before
 
 
 @pytest.mark.slow
 def test_the_loop_is_on_the_device(params):
-    options = {"method": "rnn", "builder": "dynamic", "budget": 12, "temperature": 1.0}
-    session = prepare(params, [1, 2, 3], max_new_tokens=30, **options)
+    options = {"drafter": "rnn", "builder": "dynamic", "budget": 12, "temperature": 1.0}
+    session = prepare(params, [1, 2, 3], max_new_tokens=30, **group_options(**options))
     state = run_prefill(session)
     lowered = run.lower(params, session.request, state, jnp.int32(4), config=session.config)
     text = lowered.compile().as_text().lower().replace("hostname", "")

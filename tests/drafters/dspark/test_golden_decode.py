@@ -10,6 +10,7 @@ from golden_data import golden, records
 from slow_cases import slow_except
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.core.state import Nodes
 from jaxspec.drafters.base import Committed, TargetHead
 from jaxspec.drafters.registry import make_drafter, record_of
@@ -33,7 +34,9 @@ def generated(trace):
 def decode(trace, **options):
     stop = trace["stop_token_ids"] or ()
     options |= {"max_new_tokens": trace["max_new_tokens"], "stop": stop, "trace": True}
-    return jaxspec.decode(load(trace["model"]), trace["prompt"], method="dspark", **options)
+    return jaxspec.decode(
+        load(trace["model"]), trace["prompt"], drafter="dspark", **group_options(**options)
+    )
 
 
 # Every head compiles a program without the threshold and one with it.

@@ -14,6 +14,7 @@ from golden_data import golden, load_eagle, records, target_of
 import jaxspec
 from jaxspec.acceptance.sequential import walk_sequential
 from jaxspec.builders import dynamic
+from jaxspec.call.options import group_options
 from jaxspec.core.cache import allocate, append
 from jaxspec.core.sampling.settings import make_sampling
 from jaxspec.core.state import Request
@@ -118,7 +119,7 @@ def test_dynamic_trees(eagle, size):
 def test_greedy_texts_round_for_round(eagle, size):
     cases, (rows, depth, width) = cases_of(GREEDY, size), size
     options = dict(
-        method="eagle3",
+        drafter="eagle3",
         builder=dynamic(width),
         budget=rows,
         depth=depth + 1,
@@ -126,7 +127,10 @@ def test_greedy_texts_round_for_round(eagle, size):
     )
     longest = max(len(case["output_ids"]) for case in cases)
     outputs = jaxspec.decode(
-        eagle, [case["prompt"] for case in cases], max_new_tokens=longest + depth, **options
+        eagle,
+        [case["prompt"] for case in cases],
+        max_new_tokens=longest + depth,
+        **group_options(**options),
     )
     for case, output in zip(cases, outputs, strict=True):
         assert list(output.tokens)[: len(case["output_ids"])] == case["output_ids"]

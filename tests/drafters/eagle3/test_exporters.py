@@ -237,8 +237,8 @@ def test_a_width_of_its_own(tmp_path, width):
     own = params.drafters["eagle3"]["draft"]["embedding"]
     np.testing.assert_array_equal(own, tensors["embed_tokens.weight"])
     prompt, limits, short = [5, 9, 100, 31], {"max_new_tokens": 12}, shorten(params)
-    plain = jaxspec.decode(short, prompt, method="ar", **limits)
-    out = jaxspec.decode(short, prompt, method="eagle3", budget=5, **limits)
+    plain = jaxspec.decode(short, prompt, drafter="ar", **limits)
+    out = jaxspec.decode(short, prompt, drafter="eagle3", budget=5, **limits)
     assert out.tokens == plain.tokens and out.stats.drafted > 0
     jaxspec.save(params, tmp_path / "saved")
     again = jaxspec.load(tmp_path / "saved", dtype="float32")
@@ -312,7 +312,7 @@ def test_minis_drafter_without_marks_drafts_as_before(tmp_path):
     save_file(tensors, directory / WEIGHTS)
     params = jaxspec.load("mini", drafter={"eagle3": directory}, dtype="float32")
     prompt = "Question: A baker sells 12 loaves for $3 each. How much does she earn?\nAnswer:"
-    out = jaxspec.decode(params, prompt, method="eagle3", budget=8, max_new_tokens=32)
+    out = jaxspec.decode(params, prompt, drafter="eagle3", budget=8, max_new_tokens=32)
     assert round(out.stats.mean_acceptance_length, 2) == 4.43
 
 

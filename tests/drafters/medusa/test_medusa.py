@@ -5,6 +5,7 @@ from golden_data import golden, records, target_of
 
 import jaxspec
 from jaxspec.builders import static
+from jaxspec.call.options import group_options
 
 RECORDS = [
     record for record in records("medusa", "trace.json") if record["args"]["temperature"] == 0
@@ -21,14 +22,16 @@ def params():
 def test_greedy_traces(params):
     paths = records("medusa", "draft", "config.json")["medusa_choices"]
     options = dict(
-        method="medusa",
+        drafter="medusa",
         builder=static(paths),
         trace=True,
         max_new_tokens=max(len(record["output_ids"]) for record in RECORDS) + 1,
     )
     for record, out in zip(
         RECORDS,
-        jaxspec.decode(params, [record["prompt"] for record in RECORDS], **options),
+        jaxspec.decode(
+            params, [record["prompt"] for record in RECORDS], **group_options(**options)
+        ),
         strict=True,
     ):
         assert (

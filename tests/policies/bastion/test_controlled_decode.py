@@ -9,6 +9,7 @@ from short_models import shorten
 
 import jaxspec
 from jaxspec.call import api
+from jaxspec.call.options import group_options
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.policies.bastion.controller import make_bastion
 
@@ -29,17 +30,17 @@ def table(draft: float, verify) -> object:
 
 CHEAP = table(0.0, (1.0, 0.5))
 DEAR = table(50.0, (1.0, 90.0))
-OPTIONS = {"method": "dflash", "builder": "best_first", "budget": 12, "max_new_tokens": 24}
+OPTIONS = {"drafter": "dflash", "builder": "best_first", "budget": 12, "max_new_tokens": 24}
 PROMPTS = [[117, 142, 122, 64, 240, 19], [40, 41, 42, 43]]
 
 
 def decode(params, policy, **options):
-    return jaxspec.decode(params, PROMPTS, policy=policy, **(OPTIONS | options))
+    return jaxspec.decode(params, PROMPTS, **group_options(policy=policy, **OPTIONS | options))
 
 
 @pytest.mark.slow
 def test_the_text_is_the_autoregressive_one_whatever_is_chosen(params):
-    plain = [out.tokens for out in jaxspec.decode(params, PROMPTS, method="ar", max_new_tokens=24)]
+    plain = [out.tokens for out in jaxspec.decode(params, PROMPTS, drafter="ar", max_new_tokens=24)]
     always, seldom = decode(params, make_bastion(CHEAP)), decode(params, make_bastion(DEAR))
     assert [out.tokens for out in always] == [out.tokens for out in seldom] == plain
     assert always[0].stats.rounds < seldom[0].stats.rounds
@@ -64,7 +65,7 @@ def test_times_of_calls_correct_those_that_are_predicted(params, monkeypatch):
         wanted = 0.75 * factor + 0.25 * out.stats.decode_seconds / predicted
         assert float(out.policy.controls.factor) == pytest.approx(wanted, rel=1e-4)
     # The host looks between the rounds of a trace, and without a weight nothing is corrected.
-    traced = jaxspec.decode(params, PROMPTS, policy=given, trace=True, **OPTIONS)
+    traced = jaxspec.decode(params, PROMPTS, **group_options(policy=given, **OPTIONS), trace=True)
     assert float(traced[0].policy.controls.factor) == 3.0
     # Nor is it where something was compiled meanwhile.
     monkeypatch.setattr(api, "compilations", itertools.count().__next__)
@@ -78,8 +79,8 @@ def test_times_of_calls_correct_those_that_are_predicted(params, monkeypatch):
 @pytest.mark.parametrize("method", ["dflash", "prompt_lookup"])
 def test_sampled_text_is_the_autoregressive_one(params, method):
     options = {"temperature": 1.0, "seed": 3}
-    plain = jaxspec.decode(params, PROMPTS, method="ar", max_new_tokens=24, **options)
-    outs = decode(params, make_bastion(CHEAP), method=method, builder=None, **options)
+    plain = jaxspec.decode(params, PROMPTS, drafter="ar", max_new_tokens=24, **options)
+    outs = decode(params, make_bastion(CHEAP), drafter=method, builder=None, **options)
     assert [out.tokens for out in outs] == [out.tokens for out in plain]
 
 

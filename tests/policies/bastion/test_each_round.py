@@ -10,6 +10,7 @@ from short_models import shorten
 
 import jaxspec
 from jaxspec.call import observed_rounds
+from jaxspec.call.options import group_options
 from jaxspec.costs.roofline_fit import correct_running
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.policies.bastion.controller import ControllerConfig, make_bastion
@@ -20,7 +21,7 @@ from jaxspec.round.loop import run
 
 GOLDEN = SHIPPED / "dflash"
 TABLE = make_costs((1, 12), (0, 512), 2.0, [[4.0, 8.0], [6.0, 12.0]])
-OPTIONS = {"method": "dflash", "builder": "best_first", "budget": 12, "max_new_tokens": 24}
+OPTIONS = {"drafter": "dflash", "builder": "best_first", "budget": 12, "max_new_tokens": 24}
 PROMPT, RATE = [117, 142, 122, 64, 240, 19], 0.2
 TOOK = (9.0, 30.0, 1.0, 14.0, 8.0, 8.0)
 
@@ -65,14 +66,18 @@ def consume(stream):
 @pytest.mark.slow
 def test_the_next_round_reads_the_factor(params, observed):
     """In a trace and in a stream, by the paper's formula, and without compiling anything."""
-    plain = jaxspec.decode(params, PROMPT, method="ar", max_new_tokens=24)
+    plain = jaxspec.decode(params, PROMPT, drafter="ar", max_new_tokens=24)
     policy = make_bastion(TABLE, "bastion-paper", running=RATE, each_round=True)
-    jaxspec.decode(params, PROMPT, policy=policy, trace=True, **OPTIONS)  # compiles
+    jaxspec.decode(
+        params, PROMPT, **group_options(policy=policy, **OPTIONS), trace=True
+    )  # compiles
     observed.clear()
     compiled = run._cache_size()
-    traced = jaxspec.decode(params, PROMPT, policy=policy, trace=True, **OPTIONS)
+    traced = jaxspec.decode(params, PROMPT, **group_options(policy=policy, **OPTIONS), trace=True)
     count = len(observed)
-    streamed = consume(jaxspec.stream(params, PROMPT, policy=traced.policy, **OPTIONS))
+    streamed = consume(
+        jaxspec.stream(params, PROMPT, **group_options(policy=traced.policy, **OPTIONS))
+    )
     assert run._cache_size() == compiled
     assert traced.tokens == streamed.tokens == plain.tokens
     assert count == traced.stats.rounds and len(observed) == 2 * count
@@ -96,8 +101,8 @@ def test_a_whole_decode_is_one_observation():
 def test_other_policies_are_not_told(params, observed):
     policy = make_bastion(TABLE, running=RATE)
     assert not policy.config.each_round
-    traced = jaxspec.decode(params, PROMPT, policy=policy, trace=True, **OPTIONS)
-    streamed = consume(jaxspec.stream(params, PROMPT, policy=policy, **OPTIONS))
+    traced = jaxspec.decode(params, PROMPT, **group_options(policy=policy, **OPTIONS), trace=True)
+    streamed = consume(jaxspec.stream(params, PROMPT, **group_options(policy=policy, **OPTIONS)))
     assert traced.tokens == streamed.tokens and not observed
     assert float(traced.policy.controls.factor) == 1.0
 

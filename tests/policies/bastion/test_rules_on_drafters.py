@@ -9,6 +9,7 @@ from golden_data import SHIPPED
 from short_models import shorten
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.call.resolve import resolve_config
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.policies.bastion.controller import make_bastion
@@ -20,9 +21,9 @@ GOLDEN = SHIPPED / "dflash"
 PROMPTS, ROWS = [[117, 142, 122, 64, 240, 19], [40, 41, 42, 43]], 36
 TABLE = make_costs((1, ROWS), (0,), 0.5, [[1.0], [1.05]])
 DRAFTERS = {
-    "dflash": {"method": "dflash", "builder": "best_first"},
-    "eagle3": {"method": "eagle3", "builder": "dynamic/w6", "depth": 4},
-    "lattice": {"method": "eagle3", "builder": "lattice", "depth": 4},
+    "dflash": {"drafter": "dflash", "builder": "best_first"},
+    "eagle3": {"drafter": "eagle3", "builder": "dynamic/w6", "depth": 4},
+    "lattice": {"drafter": "eagle3", "builder": "lattice", "depth": 4},
 }
 
 
@@ -46,12 +47,12 @@ def cases() -> list:
 @pytest.mark.slow
 @pytest.mark.parametrize(("rule", "drafter", "temperature"), cases())
 def test_the_text_is_the_autoregressive_one(models, rule, drafter, temperature):
-    params = models[DRAFTERS[drafter]["method"]]
+    params = models[DRAFTERS[drafter]["drafter"]]
     options = {"temperature": temperature, "seed": 3, "max_new_tokens": 16}
-    plain = jaxspec.decode(params, PROMPTS, method="ar", **options)
+    plain = jaxspec.decode(params, PROMPTS, drafter="ar", **group_options(**options))
     options |= {"budget": ROWS, **DRAFTERS[drafter]}
     outs = jaxspec.decode(
-        params, PROMPTS, policy=make_bastion(TABLE, rule, pauses=False), **options
+        params, PROMPTS, **group_options(policy=make_bastion(TABLE, rule, pauses=False), **options)
     )
     assert [out.tokens for out in outs] == [out.tokens for out in plain]
     state = outs[0].policy.state
@@ -65,7 +66,9 @@ def test_published_rules_score_raw_paths(models):
     spec = models["dflash"].spec
 
     def scale(policy, **options):
-        return resolve_config(spec, policy=policy.config, **options)[0].score_temperature
+        return resolve_config(spec, **group_options(policy=policy.config, **options), **options)[
+            0
+        ].score_temperature
 
     paper, code = (make_bastion(TABLE, rule) for rule in ("bastion-paper", "bastion-code"))
     assert scale(paper) == scale(code) == 1.0 and not paper.config.corrected
@@ -83,10 +86,12 @@ def test_raw_scores_are_the_drafters_probabilities(models):
     own = dataclasses.replace(params.spec.drafter("dflash"), score_temperature=(0.25, 0.25))
     sharp = params.replace(spec=dataclasses.replace(params.spec, drafters=(("dflash", own),)))
     table = make_costs((1, 4), (0,), 0.0, [[1.0], [1.0]])
-    options = {"method": "dflash", "budget": 4, "max_new_tokens": 4, "trace": True}
+    options = {"drafter": "dflash", "budget": 4, "max_new_tokens": 4, "trace": True}
     policy = make_bastion(table, "bastion-paper")
-    given = jaxspec.decode(sharp, PROMPTS[0], policy=policy, **options).rounds[0].tree
-    raw = jaxspec.decode(params, PROMPTS[0], **options).rounds[0].tree
+    given = (
+        jaxspec.decode(sharp, PROMPTS[0], **group_options(policy=policy, **options)).rounds[0].tree
+    )
+    raw = jaxspec.decode(params, PROMPTS[0], **group_options(**options)).rounds[0].tree
     assert len(given.logprob) == len(raw.logprob) == 4
     np.testing.assert_allclose(given.logprob, raw.logprob, rtol=1e-5)
     np.testing.assert_array_equal(given.token, raw.token)

@@ -10,6 +10,7 @@ from golden_data import arrays
 from observations import ask
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.core.state import Tree
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.policies.protocol import Observation
@@ -83,15 +84,19 @@ def test_a_threshold_is_a_probability(wrong):
 @pytest.mark.slow
 def test_a_threshold_verifies_less_and_changes_nothing():
     params = jaxspec.load("mini", dtype="float32")
-    how = dict(method="dflash", builder="chain", budget=6, max_new_tokens=24)
-    plain = jaxspec.decode(params, PROMPT, method="ar", max_new_tokens=24)
+    how = dict(drafter="dflash", builder="chain", budget=6, max_new_tokens=24)
+    plain = jaxspec.decode(params, PROMPT, drafter="ar", max_new_tokens=24)
     whole, less = (
-        jaxspec.decode(params, PROMPT, policy=make_dspark_threshold(threshold), **how)
+        jaxspec.decode(
+            params, PROMPT, **group_options(policy=make_dspark_threshold(threshold), **how)
+        )
         for threshold in (0.0, 0.7)
     )
     assert whole.tokens == less.tokens == plain.tokens
     assert less.stats.drafted < whole.stats.drafted
     with pytest.raises(ValueError, match="reads a chain"):
         jaxspec.decode(
-            params, PROMPT, policy=make_dspark_threshold(0.5), **(how | {"builder": "best_first"})
+            params,
+            PROMPT,
+            **group_options(policy=make_dspark_threshold(0.5), **how | {"builder": "best_first"}),
         )

@@ -90,9 +90,9 @@ def test_methods_are_one_name_or_several(capsys):
 def test_requests_choose_among_the_drafters_that_the_command_names(capsys):
     size = ("--slots", "1", "--capacity", "256", "--dtype", "float32")
     engine, _ = serve._make_engine(parse(*size, "--method", "medusa,jetspec"))
-    assert engine.methods == ("medusa", "jetspec")
+    assert engine.drafters == ("medusa", "jetspec")
     # By default the engine tries the first two that are loaded.
-    assert serve._make_engine(parse(*size))[0].methods == ("jetspec", "dflash")
+    assert serve._make_engine(parse(*size))[0].drafters == ("jetspec", "dflash")
     assert cli.main(["serve", "mini", "--port", "0", "--method", "medusa,other"]) == cli.USER_ERROR
     assert "unknown method 'other'" in capsys.readouterr().err
 
@@ -146,7 +146,7 @@ def test_the_whole_command(tmp_path):
         process.wait(20)
         process.stdout.close()
     mini = jaxspec.load("mini", drafter="dflash", dtype="float32")
-    assert text == jaxspec.decode(mini, "It was a", max_new_tokens=12, method="ar").text
+    assert text == jaxspec.decode(mini, "It was a", max_new_tokens=12, drafter="ar").text
 
 
 def test_several_processes_need_devices_to_share(capsys):

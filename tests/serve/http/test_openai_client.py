@@ -208,7 +208,7 @@ def test_settings_reach_the_engine(client, server):
         stop=("zz", 9),
         ignore_eos=True,
         min_tokens=3,
-        method="ar",
+        drafter="ar",
         logit_bias=((5, 1.5), (10, -100.0)),
     )
 

@@ -151,7 +151,9 @@ def test_comparison_with_plain_decoding(page, server, way):
 @needs_browser
 def test_a_comparison_says_where_texts_differ(page, monkeypatch):
     texts = {None: b"abc def", "ar": b"abc dog"}
-    monkeypatch.setattr(fake_engine, "expected_tokens", lambda request: list(texts[request.method]))
+    monkeypatch.setattr(
+        fake_engine, "expected_tokens", lambda request: list(texts[request.drafter])
+    )
     ask(page, "Hi")
     wait_for_answer(page)
     click(page, "button.compare")

@@ -9,6 +9,7 @@ from sharded_toys import make_params
 from two_processes import find_port, start_two
 
 import jaxspec
+from jaxspec.call.options import group_options
 
 httpx = pytest.importorskip("httpx")
 http_server = pytest.importorskip("http_server")
@@ -81,7 +82,7 @@ def test_texts_are_those_of_one_process_and_a_signal_ends_all(saved, serving):
     assert 'request_success_total{finished_reason="abort"} 1.0' in http.get("/metrics").text
     for (prompt, settings), tokens in zip(REQUESTS, found, strict=True):
         options = settings | {"max_new_tokens": 14, "ignore_eos": True, "method": "ar"}
-        assert tokens == jaxspec.decode(saved[0], prompt, **options).tokens
+        assert tokens == jaxspec.decode(saved[0], prompt, **group_options(**options)).tokens
     for process in processes:
         process.send_signal(signal.SIGTERM)
     assert [process.wait(LOST) for process in processes] == [0, 0], log.read_text()[-3000:]

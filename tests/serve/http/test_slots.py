@@ -8,6 +8,7 @@ from serve_toys import make
 from short_models import load_short
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.io.text.tokenizer import load_tokenizer
 
 openai = pytest.importorskip("openai")
@@ -45,13 +46,15 @@ def client(server):
 def sampled(mini):
     """Sampled answers of 30 tokens: of each prompt, and two more samples of the first one."""
     prompts = [*PROMPTS, PROMPTS[0], PROMPTS[0]]
-    return jaxspec.decode(mini, prompts, method="ar", capacity=320, max_new_tokens=30, **SAMPLED)
+    return jaxspec.decode(
+        mini, prompts, drafter="ar", capacity=320, max_new_tokens=30, **group_options(**SAMPLED)
+    )
 
 
 @pytest.fixture(scope="module")
 def greedy(mini):
     """Greedy answers of 40 tokens: of each prompt, and of the chat."""
-    return jaxspec.decode(mini, [*PROMPTS, CHAT], method="ar", capacity=320, max_new_tokens=40)
+    return jaxspec.decode(mini, [*PROMPTS, CHAT], drafter="ar", capacity=320, max_new_tokens=40)
 
 
 def ask(client, prompt, stream=False, **options):
@@ -104,7 +107,12 @@ def test_penalties_and_a_least_number_of_tokens(mini, greedy, client):
     given = {"presence_penalty": 0.4, "frequency_penalty": 0.3, "stop": stop}
     more = {"repetition_penalty": 1.1, "min_tokens": 12}
     out = jaxspec.decode(
-        mini, prompt, method="ar", capacity=320, max_new_tokens=40, **given, **more
+        mini,
+        prompt,
+        drafter="ar",
+        capacity=320,
+        max_new_tokens=40,
+        **group_options(**given, **more),
     )
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         asks = (given | {"extra_body": more}, {})

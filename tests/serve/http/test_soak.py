@@ -66,7 +66,7 @@ class Mini:
             for count in COUNTS:
                 for temperature, seed in ((0.0, 0), (1.0, 7), (1.0, 8)):
                     options = dict(temperature=temperature, seed=seed, max_new_tokens=count)
-                    text = jaxspec.decode(params, prompt, method="ar", **options).text
+                    text = jaxspec.decode(params, prompt, drafter="ar", **options).text
                     asked = dict(
                         prompt=prompt, max_tokens=count, temperature=temperature, seed=seed
                     )

@@ -115,7 +115,7 @@ def test_a_trained_drafter_is_measured_written_and_decodes(folder, whole):
     assert names | {"accuracy_4"} <= set(metrics[-2])
     prompts = [[1, 2, 3], [5, 4]]
     texts = [
-        [out.tokens for out in jaxspec.decode(found, prompts, method=m, max_new_tokens=16)]
+        [out.tokens for out in jaxspec.decode(found, prompts, drafter=m, max_new_tokens=16)]
         for m in ("ar", "dspark")
     ]
     assert texts[0] == texts[1]
@@ -170,7 +170,7 @@ def test_rounds_of_decoding_are_as_long_as_training_says(changes):
     config = make_dspark_config(ModelOptions(**MODEL | model), spec)
     prompt, loss = [1, 2, 3], make_dspark_loss(config, spec, LossOptions())
     target = Params(variables, {}, Spec(spec))
-    (out,) = jaxspec.decode(target, [prompt], method="ar", max_new_tokens=40)
+    (out,) = jaxspec.decode(target, [prompt], drafter="ar", max_new_tokens=40)
     tokens = np.array([prompt + out.tokens], np.int32)
     fields = {"tokens": tokens, "positions": np.arange(tokens.size, dtype=np.int32)[None]}
     fields |= dict.fromkeys(("segments", "loss_mask"), np.ones_like(tokens))
@@ -188,7 +188,13 @@ def test_rounds_of_decoding_are_as_long_as_training_says(changes):
         params, state = step(params, state)
     named = dataclasses.replace(target.spec, drafters=(("dspark", config),))
     bundle = Params(variables, {"dspark": params}, named)
-    (again,) = jaxspec.decode(bundle, [prompt], method="dspark", builder="chain", max_new_tokens=40)
+    (again,) = jaxspec.decode(
+        bundle,
+        [prompt],
+        drafter="dspark",
+        speculation=jaxspec.Speculation(builder="chain"),
+        max_new_tokens=40,
+    )
     assert again.tokens == out.tokens
     measure, lengths = jax.jit(lambda batch: loss(params, variables, batch)["accept_length"]), []
     rounds = again.per_round

@@ -22,6 +22,7 @@ from benchmarks.training.blockpilot_report import (
     lines_of,
     report,
 )
+from jaxspec.call.options import group_options
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.io.text.prompt_files import LabelledPrompt
 from jaxspec.policies.store import load_policy
@@ -259,12 +260,12 @@ def test_rounds_follow_from_the_text(tmp_path, settings):
             out = jaxspec.decode(
                 params,
                 prompt.content,
-                method="dflash",
-                **options | {"block_size": size, "budget": budget},
+                drafter="dflash",
+                **group_options(**options | {"block_size": size, "budget": budget}),
             )
             assert out.per_round.tokens.tolist() == rounds, "as decoded by itself with this size"
             assert out.per_round.context[0] == found.context[prompts.index(prompt)]
-    greedy = jaxspec.decode(params, [p.content for p in prompts], method="ar", max_new_tokens=1)
+    greedy = jaxspec.decode(params, [p.content for p in prompts], drafter="ar", max_new_tokens=1)
     assert np.argmax(found.logits, axis=1).tolist() == [out.tokens[0] for out in greedy]
 
 
@@ -275,8 +276,8 @@ def test_texts_that_fill_a_short_target_are_replayed(toy):
     short = toy.replace(spec=dataclasses.replace(toy.spec, target=target))
     prompt = [117, 142, 122, 64]
     ((rounds,),) = committed_rounds(short, "dflash", [prompt], (4,), max_new_tokens=60)
-    options = {"method": "dflash", "builder": "chain", "block_size": 4, "budget": 4}
-    out = jaxspec.decode(short, prompt, max_new_tokens=60, **options)
+    options = {"drafter": "dflash", "builder": "chain", "block_size": 4, "budget": 4}
+    out = jaxspec.decode(short, prompt, max_new_tokens=60, **group_options(**options))
     assert rounds == out.per_round.tokens.tolist()
 
 
@@ -348,9 +349,13 @@ def test_the_commands_end_to_end(tmp_path):
     params = jaxspec.load(given["target"], drafter=given["drafter"], dtype="float32")
     prompt = rng.integers(3, 150, 6).tolist()
     out = jaxspec.decode(
-        params, prompt, policy=policy, builder="chain", block_size=3, budget=3, max_new_tokens=12
+        params,
+        prompt,
+        speculation=jaxspec.Speculation(policy=policy, builder="chain", block_size=3),
+        budget=3,
+        max_new_tokens=12,
     )
-    assert out.tokens == jaxspec.decode(params, prompt, method="ar", max_new_tokens=12).tokens
+    assert out.tokens == jaxspec.decode(params, prompt, drafter="ar", max_new_tokens=12).tokens
     assert out.per_round.block in (2, 3) and out.per_round.rows.max() <= out.per_round.block
     options = blockpilot_study.StudyOptions(
         out=tmp_path / "out", json=tmp_path / "all.json", seeds=2, shuffles=2, **files, **given

@@ -43,10 +43,10 @@ def test_the_fastest_pair_is_kept(options, monkeypatch):
     """
     asked = []
 
-    def decode(params, prompt, *, policy, **settings):
-        rule, constants = policy.controls
+    def decode(params, prompt, *, speculation, **settings):
+        rule, constants = speculation.policy.controls
         steps, rows = round(10 * float(rule.threshold)), int(constants.rows)
-        asked.append((prompt, steps, rows, settings))
+        asked.append((prompt, steps, rows, settings | {"speculation": speculation}))
         committed = np.array([1 + min(steps, 3)] * 2)
         return SimpleNamespace(
             per_round=PerRound(committed, np.full(2, rows), np.zeros(2), np.full(2, steps))
@@ -59,15 +59,9 @@ def test_the_fastest_pair_is_kept(options, monkeypatch):
         ([1, 3], steps, rows) for steps in (1, 3, 5) for rows in (4, 8)
     ]
     assert {tuple(one[0]) for one in asked} == {(1, 3), (1, 7)} and len(asked) == 12
-    assert (
-        asked[0][3].items()
-        >= {
-            "method": "dflash",
-            "builder": "dynamic/w2",
-            "budget": 8,
-            "depth": 4,
-        }.items()
-    )
+    given = asked[0][3]
+    assert (given["drafter"], given["budget"], given["speculation"].depth) == ("dflash", 8, 4)
+    assert str(given["speculation"].builder) == "dynamic/w2"
     best = {
         "threshold": 0.3,
         "rows": 4,

@@ -10,6 +10,7 @@ from golden_data import SHIPPED
 
 import jaxspec
 from benchmarks.training import ltd_check
+from jaxspec.call.options import group_options
 from jaxspec.call.prefill import prefill
 from jaxspec.policies.learned.ltd import LtdConfig, make_ltd
 from jaxspec.policies.learned.ltd_features import depth_inputs
@@ -67,9 +68,8 @@ def test_every_round_is_the_recorded_one(eagle, recorded):
             eagle,
             prompt,
             trace=True,
-            policy=ltd,
+            **group_options(policy=ltd, **decode_options(eagle, OPTIONS)),
             max_new_tokens=24,
-            **decode_options(eagle, OPTIONS),
         )
         at = int(start)
         for one in out.rounds:
@@ -93,18 +93,18 @@ def test_every_round_is_the_recorded_one(eagle, recorded):
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_no_text_changes_and_nothing_compiles_again(eagle, temperature):
     options = dict(max_new_tokens=24, temperature=temperature, seed=3)
-    plain = jaxspec.decode(eagle, PROMPTS, method="ar", **options)
+    plain = jaxspec.decode(eagle, PROMPTS, drafter="ar", **group_options(**options))
     outs = jaxspec.decode(
-        eagle, PROMPTS, policy=policy(), **options, **decode_options(eagle, OPTIONS)
+        eagle,
+        PROMPTS,
+        **group_options(policy=policy(), **options, **decode_options(eagle, OPTIONS)),
     )
     assert [out.tokens for out in outs] == [out.tokens for out in plain]
     compiled = prefill._cache_size(), run._cache_size()
     jaxspec.decode(
         eagle,
         [prompt[::-1] for prompt in PROMPTS],
-        policy=policy(1),
-        **options,
-        **decode_options(eagle, OPTIONS),
+        **group_options(policy=policy(1), **options, **decode_options(eagle, OPTIONS)),
     )
     assert (prefill._cache_size(), run._cache_size()) == compiled
 
