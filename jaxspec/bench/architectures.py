@@ -17,14 +17,14 @@ import jax.numpy as jnp
 from jaxspec.core.config import MoEConfig, RopeScaling, TargetConfig, TransformerConfig
 from jaxspec.core.params import Params, Spec
 from jaxspec.core.runtime.near_miss import choose_one
-from jaxspec.drafters.dspark.config import DSparkConfig
+from jaxspec.drafters.dflash.shapes import head_config, init_head
+from jaxspec.drafters.dspark.network import DSparkConfig
 from jaxspec.drafters.dspark.shapes import init_variables, published_config
-from jaxspec.drafters.eagle3.config import EagleConfig
 from jaxspec.drafters.eagle3.files import leaves as eagle_leaves
-from jaxspec.drafters.jetspec.head import head_config, init_head
+from jaxspec.drafters.eagle3.network import EagleConfig
 from jaxspec.drafters.registry import record_of
-from jaxspec.drafters.specblock.config import SpecBlockConfig
 from jaxspec.drafters.specblock.files import leaves as specblock_leaves
+from jaxspec.drafters.specblock.network import SpecBlockConfig
 from jaxspec.targets.transformer import Transformer
 
 DRAFTER = "jetspec"

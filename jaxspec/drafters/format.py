@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.feature_layers import Layers, own_layers
-from jaxspec.drafters.hf_fields import main_dtype, own_fields
+from jaxspec.drafters.hf_fields import Layers, main_dtype, own_fields, own_layers
 from jaxspec.io.files.atomic import staging, write_text
 from jaxspec.io.files.safetensors_files import WEIGHTS, write_safetensors
 from jaxspec.io.files.torch_files import open_weights
@@ -134,6 +133,31 @@ def json_writer(
     return write
 
 
+def tensor_writer(
+    config_to_hf: Callable[[Any, About, str], dict[str, Any]],
+    borrowed: Callable[[Any], Mapping[str, str]] = _no_borrowed,
+    rename: Callable[[str], str] = str,
+) -> Callable[[Any, Any, Mapping[str, np.ndarray], About], None]:
+    """Make a writer of a layout, see `Format.writers`.
+
+    It raises a ValueError if one of the target's tensors that the layout saves is unknown.
+
+    Args:
+      config_to_hf: (config, about, dtype) -> config.json.
+      borrowed: config -> {name in the layout: Llama's name} of the target's tensors that it saves.
+      rename: a tensor's native name -> its name in this layout.
+    """
+
+    def write(
+        directory: str | os.PathLike, config: Any, tensors: Mapping[str, np.ndarray], about: About
+    ) -> None:
+        hf = config_to_hf(config, about, main_dtype(tensors))
+        own = {rename(name): tensor for name, tensor in tensors.items()}
+        write_directory(directory, hf, own | _take_borrowed(about, borrowed(config)))
+
+    return write
+
+
 def write_directory(
     directory: str | os.PathLike,
     hf: Mapping[str, Any],
@@ -146,7 +170,7 @@ def write_directory(
         write_text(folder / "config.json", json.dumps(hf, indent=2) + "\n")
 
 
-def take_borrowed(about: About, names: Mapping[str, str]) -> dict[str, np.ndarray]:
+def _take_borrowed(about: About, names: Mapping[str, str]) -> dict[str, np.ndarray]:
     """Return the target's tensors that a layout saves with a drafter.
 
     Args:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -126,8 +126,8 @@ def score_temperature(hf: dict) -> tuple[float, float]:
     return float(pair[0]), float(pair[1])
 
 
-def check_fits(drafter: Any, target: TargetConfig, *, final_norm: bool = False) -> None:
-    """Raise a one-line ValueError unless a drafter of target features fits `target`.
+def check_fits(drafter: Any, target: TargetConfig, *, final_norm: bool = False) -> Any:
+    """Return the config of a drafter of target features; ValueError unless it fits `target`.
 
     The drafter reads the target's features, mostly its embeddings, and often its output projection,
     so widths, vocabulary and layers must agree.
@@ -164,6 +164,7 @@ def check_fits(drafter: Any, target: TargetConfig, *, final_norm: bool = False) 
         raise ValueError(
             f"the drafter does not fit the target: {'; '.join(wrong)}; use a drafter trained for this target"
         )
+    return drafter
 
 
 def main_dtype(tensors: Mapping[str, np.ndarray]) -> str:
@@ -174,3 +175,35 @@ def main_dtype(tensors: Mapping[str, np.ndarray]) -> str:
             continue
         sizes[tensor.dtype.name] = sizes.get(tensor.dtype.name, 0) + tensor.size
     return max(sizes, key=sizes.__getitem__)
+
+
+OUTPUT, INPUT = "output", "input"
+
+
+class Layers(NamedTuple):
+    """Target layers that a drafter reads.
+
+    Attributes:
+      outputs: 0-based layers whose outputs are read, or None if the checkpoint does not say.
+      source: the field that states them.
+      convention: whether that field names the `output` or the `input` of a layer; empty if there
+        is no field.
+      note: a caution for the user, or an empty string.
+    """
+
+    outputs: tuple[int, ...] | None
+    source: str
+    convention: str = OUTPUT
+    note: str = ""
+
+
+def layer_inputs(ids: Sequence[int], field: str) -> Layers:
+    """Return the layers of a field that names layers' inputs: id i is the output of layer i - 1."""
+    note = "" if min(ids) > 0 else "id 0 is the embedding, which is no layer's output"
+    return Layers(tuple(i - 1 for i in ids), field, INPUT, note)
+
+
+def own_layers(hf: dict[str, Any]) -> Layers | None:
+    """Return the layers that the `jaxspec` object of a config.json states; None if it has none."""
+    stated = (hf.get("jaxspec") or {}).get("feature_layers")
+    return Layers(tuple(stated), "jaxspec.feature_layers") if stated else None

@@ -8,13 +8,14 @@ and `d2t` and `t2d` of a reduced draft vocabulary (see `jaxspec.io.weights.draft
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from jaxspec.core.config import FeatureDrafterConfig, TargetConfig
+from jaxspec.core.config import FeatureDrafterConfig
 from jaxspec.drafters.draft_vocab_weights import (
     check_weights,
     open_drafter,
@@ -71,7 +72,8 @@ def make_own_format(
         return write_weights(variables, leaves(config), config)
 
     write = json_writer(to_hf, tensors)
-    return Format(named(architecture), from_hf, _for_target, read, check, write, pad=pad_vocabulary)
+    fit = functools.partial(check_fits, final_norm=True)
+    return Format(named(architecture), from_hf, fit, read, check, write, pad=pad_vocabulary)
 
 
 def list_end_leaves(config: FeatureDrafterConfig) -> list[Leaf]:
@@ -104,8 +106,3 @@ def _config_from_hf(hf: dict[str, Any], config_class: type, sizes: tuple[str, ..
         feature_layers=tuple(layers),
         **read_target_sizes(hf),
     )
-
-
-def _for_target(config: Any, target: TargetConfig) -> Any:
-    check_fits(config, target, final_norm=True)
-    return config

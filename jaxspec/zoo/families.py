@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from jaxspec.drafters.feature_layers import Layers, layer_inputs
+from jaxspec.drafters.hf_fields import Layers, layer_inputs
 from jaxspec.drafters.record import DrafterRecord
 from jaxspec.drafters.registry import named, records
 

@@ -13,8 +13,8 @@ from jaxspec.adapt.learning.objective import judge
 from jaxspec.adapt.learning.redraft import redraft
 from jaxspec.adapt.learning.segments import Segments, take_segments
 from jaxspec.drafters.base import Committed, Nodes, TargetHead
-from jaxspec.drafters.falcon.config import FalconConfig
 from jaxspec.drafters.falcon.drafter import make_falcon_drafter
+from jaxspec.drafters.falcon.network import FalconConfig
 from jaxspec.drafters.registry import make_drafter
 from pallas_kernels import registry
 from training.drafters.falcon.loss import make_chains

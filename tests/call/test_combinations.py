@@ -16,9 +16,9 @@ from jaxspec.call.resolve import resolve_config
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params, Spec
 from jaxspec.drafters import record_of, records
-from jaxspec.drafters.dflash.config import BlockDrafterConfig
-from jaxspec.drafters.dflash2.config import DFlash2Config
-from jaxspec.drafters.dflash2.files import init_variables as init_dflash2
+from jaxspec.drafters.dflash.network import BlockDrafterConfig
+from jaxspec.drafters.dflash2.network import DFlash2Config
+from jaxspec.drafters.dflash2.network import init_variables as init_dflash2
 from jaxspec.drafters.dspark.shapes import init_variables, published_config
 from jaxspec.round.plan import drafter_forwards, make_plan
 from jaxspec.targets.transformer import Transformer

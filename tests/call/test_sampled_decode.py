@@ -14,8 +14,8 @@ from jaxspec.call.options import group_options
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params, Spec
 from jaxspec.costs.round_costs import make_costs
-from jaxspec.drafters.draft_model.config import DraftModelConfig
-from jaxspec.drafters.dspark.config import DSparkConfig
+from jaxspec.drafters.draft_model.drafter import DraftModelConfig
+from jaxspec.drafters.dspark.network import DSparkConfig
 from jaxspec.drafters.dspark.shapes import init_variables
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.targets.transformer import Transformer

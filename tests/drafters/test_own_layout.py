@@ -9,7 +9,7 @@ import pytest
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.falcon import files as falcon
-from jaxspec.drafters.falcon.config import FalconConfig
+from jaxspec.drafters.falcon.network import FalconConfig
 from jaxspec.drafters.format import About
 from training.drafters.falcon.model import init_falcon
 

@@ -24,10 +24,9 @@ import jaxspec
 from jaxspec.drafters.base import Committed, TargetHead
 from jaxspec.drafters.dflash.drafter import make_block, make_context_functions
 from jaxspec.drafters.dflash.network import BlockDrafter
-from jaxspec.drafters.dflash2.config import DFlash2Config
-from jaxspec.drafters.dflash2.files import init_variables as init_dflash2
-from jaxspec.drafters.dflash2.network import DFlash2
-from jaxspec.drafters.dspark.config import DSparkConfig
+from jaxspec.drafters.dflash2.network import DFlash2, DFlash2Config
+from jaxspec.drafters.dflash2.network import init_variables as init_dflash2
+from jaxspec.drafters.dspark.network import DSparkConfig
 from jaxspec.drafters.dspark.shapes import init_variables as init_dspark
 from jaxspec.drafters.eagle3.network import EagleDrafter
 from jaxspec.targets.head import project_draft

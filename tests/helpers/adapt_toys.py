@@ -19,13 +19,12 @@ from jaxspec.call.api import run_session
 from jaxspec.call.options import group_options
 from jaxspec.call.session import prepare
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.dflash.config import BlockDrafterConfig
-from jaxspec.drafters.eagle3.config import EagleConfig
-from jaxspec.drafters.falcon.config import FalconConfig
-from jaxspec.drafters.jetspec.head import init_head
-from jaxspec.drafters.medusa.config import MedusaConfig
-from jaxspec.drafters.medusa.network import Medusa
-from jaxspec.drafters.specblock.config import SpecBlockConfig
+from jaxspec.drafters.dflash.network import BlockDrafterConfig
+from jaxspec.drafters.dflash.shapes import init_head
+from jaxspec.drafters.eagle3.network import EagleConfig
+from jaxspec.drafters.falcon.network import FalconConfig
+from jaxspec.drafters.medusa.network import Medusa, MedusaConfig
+from jaxspec.drafters.specblock.network import SpecBlockConfig
 from training.drafters.falcon.model import init_falcon
 
 TARGET = TargetConfig(

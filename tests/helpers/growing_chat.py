@@ -13,7 +13,7 @@ from jaxspec.call.weight_layouts import PROCESS
 from jaxspec.cli.chat import Chat
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Spec
-from jaxspec.drafters.jetspec.head import head_config
+from jaxspec.drafters.dflash.shapes import head_config
 from jaxspec.io.hub import ZOO
 
 TURNS = 20

@@ -172,13 +172,13 @@ def test_drafters_round_trip(method):
     directory = GOLDEN / method / "drafter"
     config = drafter_config(read_json(directory / "config.json"))
     tensors = dict(WeightFiles(directory))
-    params = drafter_weights.from_hf(tensors, config)
+    params = drafter_weights.from_hf(tensors, config, drafter_weights.drafter_leaves(config))
     np.testing.assert_array_equal(params["params"]["fc"]["kernel"], tensors["fc.weight"].T)
     np.testing.assert_array_equal(
         params["params"]["context_norm"]["scale"], tensors["hidden_norm.weight"]
     )
     np.testing.assert_array_equal(params["params"]["norm"]["scale"], tensors["norm.weight"])
-    back = drafter_weights.to_hf(params, config)
+    back = drafter_weights.to_hf(params, config, drafter_weights.drafter_leaves(config))
     assert set(back) == set(tensors) and len(back) == 3 + 11 * config.num_layers
     assert all(np.array_equal(back[name], tensors[name]) for name in tensors)
 
@@ -186,5 +186,6 @@ def test_drafters_round_trip(method):
 def test_a_drafter_with_its_own_embeddings_is_refused():
     directory = GOLDEN / "dflash" / "drafter"
     tensors = dict(WeightFiles(directory)) | {"embed_tokens.weight": np.ones((257, 64), np.float32)}
+    config = drafter_config(read_json(directory / "config.json"))
     with pytest.raises(WeightMismatch, match="1 unexpected: embed_tokens.weight"):
-        drafter_weights.from_hf(tensors, drafter_config(read_json(directory / "config.json")))
+        drafter_weights.from_hf(tensors, config, drafter_weights.drafter_leaves(config))

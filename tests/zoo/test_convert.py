@@ -19,9 +19,9 @@ from safetensors.numpy import load_file, save_file
 
 import jaxspec
 from jaxspec.cli.main import main
-from jaxspec.drafters.dflash.config import BlockDrafterConfig
+from jaxspec.drafters.dflash.network import BlockDrafterConfig
+from jaxspec.drafters.dflash.shapes import init_head
 from jaxspec.drafters.files import read_config
-from jaxspec.drafters.jetspec.head import init_head
 from jaxspec.io.files.json_files import read_json
 from jaxspec.io.files.safetensors_files import WEIGHTS, WeightFiles
 from jaxspec.zoo.convert import convert

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.draft_model.config import DraftModelConfig
+from jaxspec.drafters.draft_model.drafter import DraftModelConfig
 from jaxspec.targets.transformer import Transformer
 
 from ..loss.objective import LossOptions, get_target_states

@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.medusa.config import MedusaConfig
-from jaxspec.drafters.medusa.network import Medusa
+from jaxspec.drafters.medusa.network import Medusa, MedusaConfig
 
 from ..loss.objective import LossOptions, get_target_states
 from ..loss.slot_losses import check_options, compute_weights, make_slot_losses, sum_losses

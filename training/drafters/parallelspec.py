@@ -17,8 +17,7 @@ import jax.numpy as jnp
 from jaxspec.core.cache import filled
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.state import KVCache
-from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
-from jaxspec.drafters.parallelspec.network import ParallelSpec
+from jaxspec.drafters.parallelspec.network import ParallelSpec, ParallelSpecConfig
 
 from ..loss.objective import LossOptions, get_target_states
 from ..loss.slot_losses import (

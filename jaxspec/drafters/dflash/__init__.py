@@ -1,8 +1,8 @@
 """DFlash: a block of tokens in one forward, each slot seeing the whole block."""
 
-from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.drafters.dflash.drafter import make_block_drafter, resize, rewind
 from jaxspec.drafters.dflash.files import block_format
+from jaxspec.drafters.dflash.network import BlockDrafterConfig
 from jaxspec.drafters.record import DrafterRecord
 
 DFLASH = DrafterRecord(

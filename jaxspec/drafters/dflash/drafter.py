@@ -13,8 +13,7 @@ import jax.numpy as jnp
 from jaxspec.core.cache import allocate, append
 from jaxspec.core.state import KVCache
 from jaxspec.drafters.base import Committed, Drafter, Proposal, TargetHead, whole_vocabulary
-from jaxspec.drafters.dflash.config import BlockDrafterConfig
-from jaxspec.drafters.dflash.network import BlockDrafter
+from jaxspec.drafters.dflash.network import BlockDrafter, BlockDrafterConfig
 from jaxspec.targets.head import project_draft
 
 

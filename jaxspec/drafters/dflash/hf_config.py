@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxspec.drafters.dflash.config import BlockDrafterConfig
+from jaxspec.drafters.dflash.network import BlockDrafterConfig
+from jaxspec.drafters.format import About
 from jaxspec.drafters.hf_fields import draft_vocab_size, own_fields, score_temperature
-from jaxspec.io.weights.provenance import Provenance
 from jaxspec.targets.families.hf_fields import integer, transformer_fields, transformer_fields_to_hf
 
 ARCHITECTURE = "DFlashDraftModel"
@@ -71,19 +71,13 @@ def block_fields(hf: dict[str, Any]) -> dict[str, Any]:
 
 
 def drafter_config_to_hf(
-    config: BlockDrafterConfig,
-    num_target_layers: int,
-    max_positions: int,
-    dtype: str = "float32",
-    provenance: Provenance | None = None,
+    config: BlockDrafterConfig, about: About, dtype: str = "float32"
 ) -> dict[str, Any]:
     """Make a config.json that DFlash's and JetSpec's code, vLLM and SGLang read as `config`.
 
     Args:
-      num_target_layers: decoder layers of the target.
-      max_positions: length of the target's longest sequence; engines refuse longer contexts.
+      about: the target.
       dtype: dtype of the weights.
-      provenance: the target that the drafter was trained for; None if it is not known.
 
     Raises:
       ValueError: the draft vocabulary is reduced, for which only the speculators schema has a
@@ -99,8 +93,8 @@ def drafter_config_to_hf(
         )
     return {
         "architectures": [ARCHITECTURE],
-        **layer_fields_to_hf(config, max_positions, dtype),
-        "num_target_layers": num_target_layers,
+        **layer_fields_to_hf(config, about.max_positions, dtype),
+        "num_target_layers": about.num_layers,
         "block_size": config.block_size,
         **({"draft_vocab_size": config.draft_vocab_size} if reduced else {}),
         # The same facts again, where newer checkpoints and vLLM look for them.
@@ -112,7 +106,7 @@ def drafter_config_to_hf(
             "causal": config.causal,
             "target_hidden_size": config.target_hidden_size,
         },
-        "jaxspec": own_fields(config, num_target_layers, provenance)
+        "jaxspec": own_fields(config, about.num_layers, about.provenance)
         | ({"draft_vocabulary": _DRAFT_NOTE} if reduced else {}),
     }
 

@@ -14,22 +14,23 @@ from typing import Any
 
 import numpy as np
 
-from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.drafters.dflash.hf_config import layer_fields_to_hf
+from jaxspec.drafters.dflash.network import BlockDrafterConfig
+from jaxspec.drafters.format import About
 from jaxspec.drafters.hf_fields import (
     draft_vocab_size,
     own_fields,
     score_temperature,
     speculators_to_hf,
 )
-from jaxspec.io.weights.provenance import Provenance
 from jaxspec.io.weights.weight_map import Leaf
 from jaxspec.targets.families.hf_fields import integer, transformer_fields
+from jaxspec.targets.weights import EMBEDDING, HEAD
 
 TYPE = "dflash"
 # Tensors that the schema saves with the drafter although they are the target's: {here: in the
 # target}.
-BORROWED = {"embed_tokens.weight": "model.embed_tokens.weight", "lm_head.weight": "lm_head.weight"}
+BORROWED = {"embed_tokens.weight": EMBEDDING, HEAD: HEAD}
 # The schema's own default. Everything else that has one is written and read explicitly.
 _BLOCK_SIZE = 8
 # Settings that make it another network than the block drafter; all are off by default.
@@ -115,23 +116,24 @@ def _other_network(name: str, value: Any) -> ValueError:
 
 def speculators_config_to_hf(
     config: BlockDrafterConfig,
-    num_target_layers: int,
-    max_positions: int,
+    about: About,
     dtype: str = "float32",
-    provenance: Provenance | None = None,
-    verifier_architecture: str | None = None,
+    kind: str = TYPE,
+    architecture: str = "DFlashSpeculator",
 ) -> dict[str, Any]:
     """Make a config.json that speculators and vLLM read as `config`.
 
     Args:
-      verifier_architecture: the target's, such as `Qwen3ForCausalLM`. The other arguments are those
-        of `drafter_config_to_hf`.
+      about: the target.
+      dtype: dtype of the weights.
+      kind: the schema's name of the drafter.
+      architecture: name of its class.
 
     Raises:
       ValueError: the target's name is unknown, or the schema cannot describe the attention.
     """
     shared = speculators_to_hf(
-        TYPE, "DFlashSpeculator", config.depth, provenance, verifier_architecture
+        kind, architecture, config.depth, about.provenance, about.architecture
     )
     return shared | {
         "draft_vocab_size": config.draft_vocab_size or config.vocab_size,
@@ -142,26 +144,30 @@ def speculators_config_to_hf(
         "sample_from_anchor": False,
         "sliding_window_non_causal": not _check_causal(config),
         "tie_word_embeddings": False,
-        "transformer_layer_config": layer_fields_to_hf(config, max_positions, dtype),
+        "transformer_layer_config": layer_fields_to_hf(config, about.max_positions, dtype),
         "dtype": dtype,
         "torch_dtype": dtype,
-        "jaxspec": own_fields(config, num_target_layers, provenance),
+        "jaxspec": own_fields(config, about.num_layers, about.provenance),
     }
 
 
-def borrowed_names(config: BlockDrafterConfig) -> list[str]:
-    """List the target's tensors that are saved with the drafter: all of `BORROWED`, unless the
+def name_borrowed(config: BlockDrafterConfig) -> dict[str, str]:
+    """Name the target's tensors that are saved with the drafter: all of `BORROWED`, unless the
     drafter has its own output projection.
     """
-    return [
-        name for name in BORROWED if name != "lm_head.weight" or config.draft_vocab_size is None
-    ]
+    own = config.draft_vocab_size is not None
+    return {name: there for name, there in BORROWED.items() if not (own and name == HEAD)}
+
+
+def describes_attention(config: BlockDrafterConfig) -> bool:
+    """Say whether the schema can describe a causal backbone: it has a flag for sliding layers only."""
+    return not config.causal or bool(config.sliding_window and all(config.sliding_window[1]))
 
 
 def borrowed_leaves(config: BlockDrafterConfig, read: Mapping[str, np.ndarray]) -> list[Leaf]:
     """List the leaves of the target's tensors that the file holds; some writers leave them out."""
     shape = (config.vocab_size, config.target_hidden_size)
-    return [Leaf((name,), ((name,),), (shape,)) for name in borrowed_names(config) if name in read]
+    return [Leaf((name,), ((name,),), (shape,)) for name in name_borrowed(config) if name in read]
 
 
 def layer_inputs(hf: Mapping[str, Any], first_id: int = 1) -> list[int]:
@@ -213,7 +219,7 @@ def _read_attention(
 
 def _check_causal(config: BlockDrafterConfig) -> bool:
     """Return `config.causal`; the schema has a flag for it for sliding layers only."""
-    if config.causal and not (config.sliding_window and all(config.sliding_window[1])):
+    if not describes_attention(config):
         readers = (
             "vLLM and SGLang read too"
             if config.draft_vocab_size is None

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxspec.drafters.dflash.config import BlockDrafterConfig
+from jaxspec.drafters.dflash.network import BlockDrafterConfig
 from jaxspec.drafters.draft_vocab_weights import check_weights, read_weights, write_weights
 from jaxspec.drafters.leaves import make_head_leaf
 from jaxspec.io.files.tensors import RowReader, Tensors, find_row_reader
@@ -39,10 +39,10 @@ _FUSED = {
 def from_hf(
     read: Mapping[str, np.ndarray],
     config: BlockDrafterConfig,
+    leaves: list[Leaf],
     dtype: str = "float32",
     ignore: Callable[[str], bool] = is_rotary_table,
     borrows_head: bool = False,
-    leaves: list[Leaf] | None = None,
 ) -> dict[str, Any]:
     """Read the variables of `BlockDrafter(config)` from tensors by published name.
 
@@ -51,18 +51,16 @@ def from_hf(
     collection `draft` holds it together with the token ids.
 
     Args:
+      leaves: table of the trained weights.
       ignore: says whether a tensor of this name may be present unused.
       borrows_head: whether the projection to a reduced draft vocabulary is left to the target;
         then `draft` holds the ids alone, see `jaxspec.drafters.borrowed_head`.
-      leaves: table of the trained weights; None: those of `BlockDrafter`. Drafters with this
-        backbone and more give their own.
 
     Raises:
       WeightMismatch: tensors are missing, unexpected, misshapen or no floats; reports all of them.
       ValueError: weights hold NaN or overflow `dtype`, or the map of draft tokens is wrong.
     """
-    leaves = drafter_leaves(config) if leaves is None else leaves
-    ids = check(read, config, ignore, borrows_head, leaves)
+    ids = check(read, config, leaves, ignore, borrows_head)
     variables = read_weights(read, leaves, ids, dtype)
     if ids is None or borrows_head:
         return variables
@@ -72,10 +70,9 @@ def from_hf(
 
 
 def to_hf(
-    params: Mapping[str, Any], config: BlockDrafterConfig, leaves: list[Leaf] | None = None
+    params: Mapping[str, Any], config: BlockDrafterConfig, leaves: list[Leaf]
 ) -> dict[str, np.ndarray]:
     """Return tensors by published name, in the parameters' dtype; `leaves` as for `from_hf`."""
-    leaves = drafter_leaves(config) if leaves is None else leaves
     tensors = write_weights(params, leaves, config)
     if config.draft_vocab_size is None:
         return tensors
@@ -85,16 +82,15 @@ def to_hf(
 def stored(
     read: Mapping[str, np.ndarray],
     config: BlockDrafterConfig,
+    leaves: list[Leaf],
     ignore: Callable[[str], bool] = is_rotary_table,
-    leaves: list[Leaf] | None = None,
 ) -> dict[str, np.ndarray]:
     """Read tensors by published name, in their stored dtypes; `leaves` as for `from_hf`.
 
     Raises:
       WeightMismatch, ValueError: as `from_hf`.
     """
-    leaves = drafter_leaves(config) if leaves is None else leaves
-    ids = check(read, config, ignore, leaves=leaves)
+    ids = check(read, config, leaves, ignore)
     read = read if ids is None else sort_rows(read, ids)
     tensors = read_stored([*leaves, *head_leaves(config)], read, lambda name: True)
     return tensors if ids is None else tensors | mapping_tensors(np.sort(ids), config.vocab_size)
@@ -103,12 +99,11 @@ def stored(
 def check(
     read: Mapping[str, np.ndarray],
     config: BlockDrafterConfig,
+    leaves: list[Leaf],
     ignore: Callable[[str], bool] = is_rotary_table,
     borrows_head: bool = False,
-    leaves: list[Leaf] | None = None,
 ) -> np.ndarray | None:
     """Raise what `from_hf` would, but read no weights; see `check_weights` for the result."""
-    leaves = drafter_leaves(config) if leaves is None else leaves
     wanted = [*leaves, *([] if borrows_head else head_leaves(config))]
     return check_weights(read, wanted, config, ignore=ignore)
 

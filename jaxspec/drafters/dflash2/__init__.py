@@ -1,9 +1,9 @@
 """DFlash2: DFlash with convolutions inside the block and a selector of candidates."""
 
 from jaxspec.drafters.dflash import rewind
-from jaxspec.drafters.dflash2.config import DFlash2Config
 from jaxspec.drafters.dflash2.drafter import make_dflash2_drafter
 from jaxspec.drafters.dflash2.files import FORMAT
+from jaxspec.drafters.dflash2.network import DFlash2Config
 from jaxspec.drafters.dspark.drafter import resize
 from jaxspec.drafters.record import DrafterRecord
 

@@ -17,8 +17,7 @@ from jaxspec.core.sampling.top_k import top_k
 from jaxspec.core.state import KVCache
 from jaxspec.drafters.base import Drafter, Nodes, Proposal, TargetHead
 from jaxspec.drafters.dflash.drafter import make_block, make_context_functions
-from jaxspec.drafters.dflash2.config import DFlash2Config
-from jaxspec.drafters.dflash2.network import DFlash2
+from jaxspec.drafters.dflash2.network import DFlash2, DFlash2Config
 
 
 class DFlash2Scratch(flax.struct.PyTreeNode):

@@ -4,29 +4,17 @@ further entries and the tensors of convolutions and selector.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-from jaxspec.core.config import TargetConfig
-from jaxspec.core.state import KVCache
-from jaxspec.drafters.dflash import speculators, weights
-from jaxspec.drafters.dflash.files import write_with_target
+from jaxspec.drafters.dflash import speculators
+from jaxspec.drafters.dflash.files import backbone_format, default_layers
 from jaxspec.drafters.dflash.hf_config import block_fields, drafter_config_to_hf
-from jaxspec.drafters.dflash.layouts import default_layers
-from jaxspec.drafters.dflash2.config import DFlash2Config
-from jaxspec.drafters.dflash2.network import DFlash2
-from jaxspec.drafters.draft_vocab_weights import open_drafter, pad_tables
-from jaxspec.drafters.format import About, Format, write_directory
-from jaxspec.drafters.hf_fields import check_fits, main_dtype
-from jaxspec.io.files.tensors import Tensors
+from jaxspec.drafters.dflash.weights import drafter_leaves
+from jaxspec.drafters.dflash2.network import DFlash2Config
+from jaxspec.drafters.format import About, tensor_writer
 from jaxspec.io.weights.config_entries import COUNT, POSITIVE, field
-from jaxspec.io.weights.weight_map import Leaf, check_fit, linear
-from jaxspec.targets.weights import is_rotary_table
+from jaxspec.io.weights.weight_map import Leaf, linear
 
 ARCHITECTURE, TYPE = "DFlash2DraftModel", "dflash2"
 # What the schema's class assumes of an entry that a file leaves out.
@@ -85,8 +73,7 @@ def _make_config(**fields: Any) -> DFlash2Config:
 
 def config_to_hf(config: DFlash2Config, about: About, dtype: str) -> dict[str, Any]:
     """Make a config.json that `read_config`, vLLM and SGLang read as `config`."""
-    known = about.num_layers, about.max_positions, dtype, about.provenance
-    hf = drafter_config_to_hf(config, *known)
+    hf = drafter_config_to_hf(config, about, dtype)
     own = {name: getattr(config, name) for name in _SIZES}
     own |= {there: getattr(config, name) for name, there in _FACTORS.items()}
     own = {name: value for name, value in own.items() if value is not None}
@@ -109,19 +96,13 @@ def speculators_config_to_hf(config: DFlash2Config, about: About, dtype: str) ->
             f"the speculators schema has no {used[0]}: write this drafter in the native layout "
             "(--to dflash2)"
         )
-    known = about.num_layers, about.max_positions, dtype, about.provenance, about.architecture
-    hf = speculators.speculators_config_to_hf(config, *known)
-    return hf | {
-        "architectures": [ARCHITECTURE],
-        "speculators_model_type": TYPE,
-        "speculators_config": hf["speculators_config"] | {"algorithm": TYPE},
-        **{name: getattr(config, name) for name in _SIZES},
-    }
+    hf = speculators.speculators_config_to_hf(config, about, dtype, TYPE, ARCHITECTURE)
+    return hf | {name: getattr(config, name) for name in _SIZES}
 
 
 def dflash2_leaves(config: DFlash2Config) -> list[Leaf]:
     """List the leaves of all trained weights."""
-    leaves, width = weights.drafter_leaves(config), config.hidden_size
+    leaves, width = drafter_leaves(config), config.hidden_size
     outputs = 2 * config.conv_kernel_size * config.groups
     for i in range(config.num_layers):
         for conv in ("attention_conv", "mlp_conv"):
@@ -138,110 +119,21 @@ def dflash2_leaves(config: DFlash2Config) -> list[Leaf]:
     return [*leaves, *linear(*projection, width, [rank], bias=False)]
 
 
-def init_variables(config: DFlash2Config) -> dict[str, Any]:
-    """Initialize the variables of `DFlash2(config)`, for their shapes."""
-    row = jnp.zeros((1, 1), jnp.int32)
-    features = jnp.zeros((1, 1, len(config.feature_layers) * config.target_hidden_size))
-
-    def touch(drafter: DFlash2) -> jax.Array:
-        keys, values = drafter.context_kv(features, row)
-        cache = KVCache(keys.swapaxes(2, 3), values.swapaxes(2, 3), row[0])
-        hidden = drafter(jnp.zeros((1, 1, config.hidden_size)), row, cache)
-        return drafter.select(row, hidden, row[..., None])
-
-    return DFlash2(config).init(jax.random.key(0), method=touch)
-
-
-def load_drafter(directory: str | os.PathLike, config: DFlash2Config, dtype: str) -> dict[str, Any]:
-    """Read the variables of `DFlash2(config)`.
-
-    Raises:
-      FileNotFoundError: there are no weights.
-      WeightMismatch: tensors are missing, unexpected, misshapen or no floats; reports all of them.
-      ValueError: files are unsafe or damaged, or weights hold NaN.
-    """
-    read, skip = _open(directory, config)
-    return weights.from_hf(read, config, dtype, skip, leaves=dflash2_leaves(config))
-
-
-def stored_tensors(
-    directory: str | os.PathLike, config: DFlash2Config, borrowed: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """Read the drafter's tensors by name, in their stored dtypes; errors as `load_drafter`."""
-    read, skip = _open(directory, config)
-    return weights.stored(read, config, skip, dflash2_leaves(config))
-
-
-def check_files(directory: str | os.PathLike, config: DFlash2Config) -> None:
-    """Raise what `load_drafter` would, but read no weights."""
-    read, skip = _open(directory, config)
-    weights.check(read, config, skip, leaves=dflash2_leaves(config))
-
-
-def write_native(
-    directory: str | os.PathLike,
-    config: DFlash2Config,
-    tensors: Mapping[str, np.ndarray],
-    about: About,
-) -> None:
-    """Write config.json and model.safetensors in z-lab's layout."""
-    write_directory(directory, config_to_hf(config, about, main_dtype(tensors)), tensors)
-
-
-def write_speculators(
-    directory: str | os.PathLike,
-    config: DFlash2Config,
-    tensors: Mapping[str, np.ndarray],
-    about: About,
-) -> None:
-    """Write the speculators schema, with the target's embeddings and output projection.
-
-    Raises:
-      ValueError: the target's name or one of its tensors is unknown, or the schema cannot
-        describe the drafter.
-    """
-    hf = speculators_config_to_hf(config, about, main_dtype(tensors))
-    write_with_target(directory, hf, config, tensors, about)
-
-
 def borrowed(config: DFlash2Config, hf: dict[str, Any] | None = None) -> dict[str, str]:
     """Name the target's tensors that are saved with the drafter, see `Format.borrowed`."""
     return speculators.BORROWED if hf is not None and speculators.is_speculators(hf) else {}
 
 
-def _open(
-    directory: str | os.PathLike, config: DFlash2Config
-) -> tuple[Tensors, Callable[[str], bool]]:
-    """Open the weights: (tensors by name, whether one of another name may be present)."""
-    read = open_drafter(directory, config)
-    copies = speculators.borrowed_leaves(config, read)
-    names = {name for leaf in copies for name, *_ in leaf.parts()}
-    check_fit(copies, read, lambda name: True)
-    return read, lambda name: name in names or is_rotary_table(name)
-
-
-def _write(
-    directory: str | os.PathLike, config: DFlash2Config, variables: Mapping[str, Any], about: About
-) -> None:
-    tensors = weights.to_hf(variables, config, dflash2_leaves(config))
-    write_native(directory, config, tensors, about)
-
-
-def _fit(config: DFlash2Config, target: TargetConfig) -> DFlash2Config:
-    check_fits(config, target)
-    return config
-
-
-FORMAT = Format(
+_NATIVE = tensor_writer(config_to_hf)
+_SCHEMA = tensor_writer(speculators_config_to_hf, speculators.name_borrowed)
+FORMAT = backbone_format(
     matches,
     read_config,
-    _fit,
-    load_drafter,
-    check_files,
-    _write,
+    dflash2_leaves,
+    _NATIVE,
+    _SCHEMA,
+    lambda config: False,
     default_layers=default_layers,
-    pad=pad_tables,
-    stored=stored_tensors,
     borrowed=borrowed,
-    writers={"dflash2": write_native, "speculators": write_speculators},
+    writers={"dflash2": _NATIVE, "speculators": _SCHEMA},
 )

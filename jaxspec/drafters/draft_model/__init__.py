@@ -1,7 +1,6 @@
 """A smaller language model of the target's family."""
 
-from jaxspec.drafters.draft_model.config import DraftModelConfig
-from jaxspec.drafters.draft_model.drafter import make_draft_model_drafter
+from jaxspec.drafters.draft_model.drafter import DraftModelConfig, make_draft_model_drafter
 from jaxspec.drafters.draft_model.files import FORMAT
 from jaxspec.drafters.record import DrafterRecord
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.draft_model.config import DraftModelConfig
+from jaxspec.drafters.draft_model.drafter import DraftModelConfig
 from jaxspec.drafters.format import About, Format, json_writer
 from jaxspec.drafters.hf_fields import own_fields, score_temperature
 from jaxspec.io.files.torch_files import open_weights

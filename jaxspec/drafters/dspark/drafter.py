@@ -19,8 +19,7 @@ import jax.numpy as jnp
 from jaxspec.core.state import KVCache
 from jaxspec.drafters.base import Drafter, Lookahead, Nodes, Proposal, TargetHead
 from jaxspec.drafters.dflash.drafter import make_block, make_context_functions
-from jaxspec.drafters.dspark.config import DSparkConfig
-from jaxspec.drafters.dspark.network import DSpark
+from jaxspec.drafters.dspark.network import DSpark, DSparkConfig
 from jaxspec.drafters.pairs import spread
 from jaxspec.targets.head import project_draft
 

@@ -1,23 +1,31 @@
-"""config.json of DeepSpec's drafters, to and from `DSparkConfig`.
+"""config.json of DSpark drafters, DeepSpec's and that of the speculators schema, to and from
+`DSparkConfig`.
 
-Its class `Qwen3DSparkModel` has blocks whose anchor proposes the first token, and full attention
+DeepSpec's class `Qwen3DSparkModel` has blocks whose anchor proposes the first token, and full attention
 that sees the whole block. DeepSpec's own DFlash is the same class with `markov_rank` 0: it must not
 be read as z-lab's DFlash, whose slots propose one token earlier. What that class cannot describe is
 written under a name of this library's own, so that other readers refuse it.
+
+The schema is that of a DFlash drafter with entries for the heads. `sample_from_anchor` says which
+slots propose. Its default has changed between readers, and with the wrong value nearly nothing is
+accepted, so it is always written, and a file without it is refused.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from jaxspec.drafters.dflash import speculators
 from jaxspec.drafters.dflash.hf_config import layer_fields_to_hf, read_sliding_window
-from jaxspec.drafters.dflash.speculators import read_mask_token
-from jaxspec.drafters.dspark.config import DSparkConfig
+from jaxspec.drafters.dspark.network import DSparkConfig
+from jaxspec.drafters.format import About
 from jaxspec.drafters.hf_fields import draft_vocab_size, own_fields, score_temperature
-from jaxspec.io.weights.provenance import Provenance
 from jaxspec.targets.families.hf_fields import integer, transformer_fields
 
 ARCHITECTURE, OWN_ARCHITECTURE = "Qwen3DSparkModel", "JaxspecDSparkModel"
+# The schema's names, and what its class assumes of entries that a file leaves out.
+TYPE, SPECULATORS_ARCHITECTURE = "dspark", "DSparkSpeculator"
+_DEFAULTS = {"markov_rank": 256}
 # The embeddings as a feature: the output of no layer.
 EMBEDDINGS = -1
 
@@ -47,7 +55,7 @@ def dspark_config(hf: dict[str, Any]) -> DSparkConfig:
     return make_config(
         **fields,
         block_size=integer(hf, "block_size"),
-        mask_token_id=read_mask_token(hf),
+        mask_token_id=speculators.read_mask_token(hf),
         feature_layers=_read_feature_layers(hf),
         causal=own.get("causal", False),
         sliding_window=window,
@@ -60,35 +68,27 @@ def dspark_config(hf: dict[str, Any]) -> DSparkConfig:
     )
 
 
-def dspark_config_to_hf(
-    config: DSparkConfig,
-    num_target_layers: int,
-    max_positions: int,
-    dtype: str = "float32",
-    provenance: Provenance | None = None,
-) -> dict[str, Any]:
+def dspark_config_to_hf(config: DSparkConfig, about: About, dtype: str) -> dict[str, Any]:
     """Make a config.json that DeepSpec's code reads as `config`, or, if its class cannot describe the
     drafter, one that this library alone reads.
 
     Args:
-      num_target_layers: decoder layers of the target.
-      max_positions: length of the target's longest sequence.
+      about: the target.
       dtype: dtype of the weights.
-      provenance: the target that the drafter was trained for; None if it is not known.
     """
     own = {"causal": config.causal, "sample_from_anchor": config.sample_from_anchor}
     own = {} if is_deepspec(config) else {"dspark_config": own}
     return {
         "architectures": [OWN_ARCHITECTURE if own else ARCHITECTURE],
-        **layer_fields_to_hf(config, max_positions, dtype),
-        "num_target_layers": num_target_layers,
+        **layer_fields_to_hf(config, about.max_positions, dtype),
+        "num_target_layers": about.num_layers,
         "block_size": config.block_size,
         "mask_token_id": config.mask_token_id,
         "target_layer_ids": list(config.feature_layers),
         "draft_vocab_size": config.draft_vocab_size or config.vocab_size,
         **heads_to_hf(config),
         **own,
-        "jaxspec": own_fields(config, num_target_layers, provenance) | fitted_to_hf(config),
+        "jaxspec": own_fields(config, about.num_layers, about.provenance) | fitted_to_hf(config),
     }
 
 
@@ -159,3 +159,42 @@ def _read_feature_layers(hf: dict[str, Any]) -> tuple[int, ...]:
             f"{limit - 1}, not {layers!r}"
         )
     return tuple(layers)
+
+
+def speculators_config(hf: dict[str, Any]) -> DSparkConfig:
+    """Read the `DSparkConfig` of a config.json in the speculators schema.
+
+    Raises:
+      ValueError: a field is missing, a setting is not supported, or readers disagree about the
+        default of a setting that the file leaves out.
+    """
+    if not isinstance(hf.get("sample_from_anchor"), bool):
+        raise ValueError(
+            "config.json lacks 'sample_from_anchor', and readers disagree about its default: add "
+            "true (the anchor's slot proposes the first token, as in DeepSpec) or false (as in "
+            "DFlash), as the drafter was trained"
+        )
+    return make_config(
+        **speculators.read_block(hf, first_id=0),
+        **read_heads(_DEFAULTS | hf, confidence=True),
+        sample_from_anchor=hf["sample_from_anchor"],
+    )
+
+
+def speculators_config_to_hf(config: DSparkConfig, about: About, dtype: str) -> dict[str, Any]:
+    """Make a config.json that speculators and vLLM read as `config`.
+
+    Raises:
+      ValueError: the target's name is unknown, or the schema cannot describe the attention.
+    """
+    if not speculators.describes_attention(config):
+        raise ValueError(
+            "the speculators schema has no flag for full-attention layers that are causal inside "
+            "the block: write this drafter in the native layout (--to dspark)"
+        )
+    hf = speculators.speculators_config_to_hf(config, about, dtype, TYPE, SPECULATORS_ARCHITECTURE)
+    return hf | {
+        "sample_from_anchor": config.sample_from_anchor,
+        **heads_to_hf(config),
+        "jaxspec": hf["jaxspec"] | fitted_to_hf(config),
+    }

@@ -1,8 +1,8 @@
 """EAGLE-3: one decoder layer that drafts a token at a time from its own output."""
 
-from jaxspec.drafters.eagle3.config import EagleConfig
 from jaxspec.drafters.eagle3.drafter import make_eagle_drafter
 from jaxspec.drafters.eagle3.files import FORMAT
+from jaxspec.drafters.eagle3.network import EagleConfig
 from jaxspec.drafters.record import DrafterRecord
 
 EAGLE3 = DrafterRecord(

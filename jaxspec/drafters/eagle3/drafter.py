@@ -12,8 +12,7 @@ from jaxspec.core.cache import allocate, append
 from jaxspec.core.state import KVCache
 from jaxspec.drafters import scratch as rows_of
 from jaxspec.drafters.base import Committed, Drafter, Nodes, Proposal, TargetHead
-from jaxspec.drafters.eagle3.config import EagleConfig
-from jaxspec.drafters.eagle3.network import EagleDrafter
+from jaxspec.drafters.eagle3.network import EagleConfig, EagleDrafter
 from jaxspec.drafters.pairs import check_layers, last_row, spread
 from jaxspec.drafters.scratch import Scratch
 

@@ -25,9 +25,8 @@ from jaxspec.drafters.draft_vocab_weights import (
     write_weights,
 )
 from jaxspec.drafters.eagle3 import hf_config
-from jaxspec.drafters.eagle3.config import EagleConfig
-from jaxspec.drafters.format import About, Format, json_writer, take_borrowed, write_directory
-from jaxspec.drafters.hf_fields import main_dtype
+from jaxspec.drafters.eagle3.network import EagleConfig
+from jaxspec.drafters.format import Format, json_writer, tensor_writer
 from jaxspec.drafters.leaves import count_features, list_layer_leaves, make_head_leaf
 from jaxspec.io.files.tensors import RenamedTensors, Tensors
 from jaxspec.io.weights.config_entries import read_entries
@@ -151,35 +150,6 @@ def stored_tensors(
     return tensors if ids is None else tensors | mapping_tensors(np.sort(ids), config.vocab_size)
 
 
-def write_native(
-    directory: str | os.PathLike,
-    config: EagleConfig,
-    tensors: Mapping[str, np.ndarray],
-    about: About,
-) -> None:
-    """Write config.json and model.safetensors in the native layout."""
-    write_directory(directory, hf_config.config_to_hf(config, about, main_dtype(tensors)), tensors)
-
-
-def write_speculators(
-    directory: str | os.PathLike,
-    config: EagleConfig,
-    tensors: Mapping[str, np.ndarray],
-    about: About,
-) -> None:
-    """Write config.json and model.safetensors in the speculators schema, which vLLM reads.
-
-    The schema asks for embeddings, the drafter's own or the target's.
-
-    Raises:
-      ValueError: the target's name or its embeddings are unknown.
-    """
-    hf = hf_config.speculators_config_to_hf(config, about, main_dtype(tensors))
-    copies = {} if config.own_embeddings else {_EMBEDDING: EMBEDDING}
-    renamed = {name.replace("midlayer.", "layers.0.", 1): one for name, one in tensors.items()}
-    write_directory(directory, hf, renamed | take_borrowed(about, copies))
-
-
 def _embedding_leaf(config: EagleConfig) -> Leaf:
     """Return the leaf of an embedding table: the drafter's own, or a copy of the target's."""
     rows = config.own_embeddings or config.vocab_size
@@ -244,7 +214,15 @@ FORMAT = Format(
     default_layers=hf_config.default_layers,
     borrowed=hf_config.borrowed,
     stored=stored_tensors,
-    writers={"eagle3": write_native, "speculators": write_speculators},
+    writers={
+        "eagle3": tensor_writer(hf_config.config_to_hf),
+        # The schema asks for embeddings, the drafter's own or the target's.
+        "speculators": tensor_writer(
+            hf_config.speculators_config_to_hf,
+            lambda config: {} if config.own_embeddings else {_EMBEDDING: EMBEDDING},
+            lambda name: name.replace("midlayer.", "layers.0.", 1),
+        ),
+    },
     lend=lend,
     pad=pad,
 )

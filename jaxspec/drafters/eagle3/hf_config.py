@@ -12,12 +12,13 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.eagle3.config import EagleConfig
-from jaxspec.drafters.feature_layers import Layers, layer_inputs
+from jaxspec.drafters.eagle3.network import EagleConfig
 from jaxspec.drafters.format import About
 from jaxspec.drafters.hf_fields import (
+    Layers,
     check_fits,
     draft_vocab_size,
+    layer_inputs,
     own_fields,
     score_temperature,
     sizes_to_hf,
@@ -172,9 +173,7 @@ def for_target(config: EagleConfig, target: TargetConfig) -> EagleConfig:
       ValueError: the drafter does not fit the target, or the default is not defined for it.
     """
     layers = config.feature_layers or default_feature_layers(target.num_layers)
-    config = dataclasses.replace(config, feature_layers=layers)
-    check_fits(config, target)
-    return config
+    return check_fits(dataclasses.replace(config, feature_layers=layers), target)
 
 
 def recognise(hf: dict[str, Any], names: Collection[str]) -> bool:

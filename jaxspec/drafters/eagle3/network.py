@@ -8,17 +8,37 @@ feature of a drafted node is the output of the pair before it.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxspec.drafters.eagle3.config import EagleConfig
+from jaxspec.core.config import FeatureDrafterConfig
 from jaxspec.targets.head import declare_head
 from jaxspec.targets.layers import Attention, GatedMLP, RMSNorm, rope_table
 from jaxspec.targets.linear import Linear, multiply
 from pallas_kernels.reference import add_parts
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EagleConfig(FeatureDrafterConfig):
+    """An EAGLE-3 drafter (Li et al. 2025): one decoder layer.
+
+    Its attention reads [token embedding | feature], 2E wide.
+
+    Attributes:
+      depth: longest drafted path unless a call says otherwise; each level costs one forward.
+      norm_before_residual: whether the residual connection carries the feature after its norm (a
+        choice of the speculators schema).
+      own_embeddings: rows of the drafter's own embedding table, which a drafter needs that is
+        narrower or wider than its target; 0: it reads the target's.
+    """
+
+    depth: int = 8
+    norm_before_residual: bool = False
+    own_embeddings: int = 0
 
 
 class EagleDrafter(nn.Module):

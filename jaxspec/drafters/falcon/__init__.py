@@ -1,8 +1,8 @@
 """Falcon: each forward drafts several tokens, and further forwards continue the path."""
 
-from jaxspec.drafters.falcon.config import FalconConfig
 from jaxspec.drafters.falcon.drafter import make_falcon_drafter
 from jaxspec.drafters.falcon.files import FORMAT
+from jaxspec.drafters.falcon.network import FalconConfig
 from jaxspec.drafters.record import DrafterRecord
 
 # `best_first`, `expand` and `beam` need all depths before they choose, so they use only the first

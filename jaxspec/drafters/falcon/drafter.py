@@ -14,8 +14,7 @@ from jaxspec.core.cache import allocate, append
 from jaxspec.core.state import KVCache
 from jaxspec.drafters import scratch as scratches
 from jaxspec.drafters.base import Committed, Drafter, Nodes, Proposal, TargetHead
-from jaxspec.drafters.falcon.config import FalconConfig
-from jaxspec.drafters.falcon.network import Falcon
+from jaxspec.drafters.falcon.network import Falcon, FalconConfig
 from jaxspec.drafters.pairs import check_layers, spread
 from jaxspec.drafters.scratch import Scratch
 from jaxspec.targets.attention import full_mask

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxspec.drafters.falcon.config import FalconConfig
+from jaxspec.drafters.falcon.network import FalconConfig
 from jaxspec.drafters.leaves import list_layer_leaves
 from jaxspec.drafters.own_layout import list_end_leaves, make_own_format
 from jaxspec.io.weights.weight_map import Leaf, linear, vector

@@ -17,17 +17,113 @@ This follows the paper and its released code, as does the LSTM of two layers. Fo
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxspec.drafters.falcon.config import FalconConfig
-from jaxspec.drafters.falcon.lstm import LSTM
+from jaxspec.core.config import FeatureDrafterConfig
 from jaxspec.targets.head import declare_head
 from jaxspec.targets.layers import DecoderLayer, RMSNorm, rope_table
 from jaxspec.targets.linear import Linear, multiply
+
+
+def _bias(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+    """Initialize biases to zero, and to one for the forget gate, so that memory is kept at first
+    (Jozefowicz et al. 2015).
+    """
+    return jnp.zeros(shape, dtype).reshape(4, -1).at[1].set(1).reshape(shape)
+
+
+class LSTMLayer(nn.Module):
+    """One layer; the gates are in the order input, forget, cell, output."""
+
+    size: int
+
+    @nn.compact
+    def __call__(
+        self, x: jax.Array, hidden: jax.Array, cell: jax.Array, restart: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        lecun, orthogonal = nn.initializers.lecun_normal(), nn.initializers.orthogonal()
+        gates = x @ self.param("kernel", lecun, (x.shape[-1], 4 * self.size)) + self.param(
+            "bias", _bias, (4 * self.size,)
+        )
+        recurrent = self.param("recurrent", orthogonal, (self.size, 4 * self.size))
+
+        def step(carry: tuple[Any, Any], row: tuple[Any, Any]) -> tuple[Any, Any]:
+            gate, again = row
+            if again is not None:
+                carry = tuple(jnp.where(again[:, None], 0, part) for part in carry)
+            enter, keep, new, leave = jnp.split(gate + carry[0] @ recurrent, 4, axis=-1)
+            memory = nn.sigmoid(keep) * carry[1] + nn.sigmoid(enter) * jnp.tanh(new)
+            carry = (nn.sigmoid(leave) * jnp.tanh(memory), memory)
+            return carry, carry
+
+        rows = (gates.swapaxes(0, 1), None if restart is None else restart.T)
+        few = x.shape[1] <= 8  # drafting: a loop would cost more than its steps
+        _, (hidden, cell) = jax.lax.scan(
+            step, (hidden, cell), rows, unroll=x.shape[1] if few else 1
+        )
+        return hidden.swapaxes(0, 1), cell.swapaxes(0, 1)
+
+
+class LSTM(nn.Module):
+    """A stack of layers, without dropout.
+
+    Attributes:
+      size: W, width of every layer.
+      layers: number of layers.
+    """
+
+    size: int
+    layers: int
+
+    @nn.compact
+    def __call__(
+        self, x: jax.Array, memory: jax.Array, restart: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """Run over T rows.
+
+        Args:
+          x: [B, T, I], inputs.
+          memory: [B, 2 * layers * W], output and cell of each layer before row 0.
+          restart: bool [B, T], rows before which the memory is reset to zero; None: no rows.
+
+        Returns:
+          (outputs of the last layer [B, T, W], memory after every row [B, T, 2 * layers * W]).
+        """
+        parts, after = jnp.split(memory, 2 * self.layers, axis=-1), []
+        for i in range(self.layers):
+            x, cell = LSTMLayer(self.size, name=f"layer_{i}")(
+                x, parts[2 * i], parts[2 * i + 1], restart
+            )
+            after += [x, cell]
+        return x, jnp.concatenate(after, axis=-1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FalconConfig(FeatureDrafterConfig):
+    """A Falcon drafter (Gao et al. 2024): an LSTM and a decoder layer with a relaxed causal mask,
+    which draft `slots` tokens per forward.
+
+    Attributes:
+      slots: K, tokens per forward.
+      blocks: consecutive forwards on a path unless a call says otherwise.
+      lstm_size: width of the LSTM.
+      lstm_layers: number of layers of the LSTM.
+    """
+
+    slots: int = 2
+    blocks: int = 3
+    lstm_size: int = 0
+    lstm_layers: int = 2
+
+    @property
+    def depth(self) -> int:
+        """Return the longest path that a round drafts unless a call says otherwise."""
+        return self.slots * self.blocks
 
 
 class Falcon(nn.Module):

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.drafters.base import Committed, Drafter, Proposal, TargetHead
-from jaxspec.drafters.medusa.config import MedusaConfig
-from jaxspec.drafters.medusa.network import Medusa
+from jaxspec.drafters.medusa.network import Medusa, MedusaConfig
 from jaxspec.drafters.pairs import last_row
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from jaxspec.drafters.format import Format, json_writer
 from jaxspec.drafters.medusa import hf_config
-from jaxspec.drafters.medusa.config import MedusaConfig
+from jaxspec.drafters.medusa.network import MedusaConfig
 from jaxspec.io.files.safetensors_files import WEIGHTS as MODEL
 from jaxspec.io.files.safetensors_files import WeightFiles
 from jaxspec.io.files.tensors import RowReader, Tensors

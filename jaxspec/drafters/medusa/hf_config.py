@@ -12,10 +12,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.feature_layers import Layers
 from jaxspec.drafters.format import About
-from jaxspec.drafters.hf_fields import own_fields, score_temperature
-from jaxspec.drafters.medusa.config import MedusaConfig
+from jaxspec.drafters.hf_fields import Layers, own_fields, score_temperature
+from jaxspec.drafters.medusa.network import MedusaConfig
 from jaxspec.targets.families.hf_fields import integer
 
 

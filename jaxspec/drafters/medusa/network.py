@@ -9,12 +9,39 @@ cached.
 
 from __future__ import annotations
 
+import dataclasses
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxspec.drafters.medusa.config import MedusaConfig
+from jaxspec.core.config import DrafterConfig
 from jaxspec.targets.linear import INIT
+
+
+@dataclasses.dataclass(frozen=True)
+class MedusaConfig(DrafterConfig):
+    """Medusa heads (Cai et al. 2024): head i reads the target's last hidden state and proposes the
+    token at depth i + 1. `feature_layers` is (number of target layers,), which means the hidden
+    state after the final norm.
+
+    Attributes:
+      hidden_size: width E of the target's hidden state.
+      heads: number of heads.
+      layers: number of residual blocks of a head.
+      own_projection: whether every head has its own output projection; otherwise all heads share
+        the target's.
+    """
+
+    hidden_size: int
+    heads: int
+    layers: int = 1
+    own_projection: bool = True
+
+    @property
+    def depth(self) -> int:
+        """Return the longest path that can be drafted."""
+        return self.heads
 
 
 class ResidualBlock(nn.Module):

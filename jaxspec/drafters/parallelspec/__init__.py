@@ -1,8 +1,8 @@
 """ParallelSpec: an EAGLE-like layer that fills mask tokens in one forward."""
 
-from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
 from jaxspec.drafters.parallelspec.drafter import make_parallelspec_drafter
 from jaxspec.drafters.parallelspec.files import FORMAT
+from jaxspec.drafters.parallelspec.network import ParallelSpecConfig
 from jaxspec.drafters.record import DrafterRecord
 
 PARALLELSPEC = DrafterRecord(

@@ -13,8 +13,7 @@ from jaxspec.core.cache import allocate, append
 from jaxspec.core.state import KVCache
 from jaxspec.drafters.base import Committed, Drafter, Proposal, TargetHead
 from jaxspec.drafters.pairs import check_layers, last_row, spread
-from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
-from jaxspec.drafters.parallelspec.network import ParallelSpec
+from jaxspec.drafters.parallelspec.network import ParallelSpec, ParallelSpecConfig
 
 
 class ParallelSpecState(flax.struct.PyTreeNode):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jaxspec.drafters.leaves import list_layer_leaves
 from jaxspec.drafters.own_layout import list_end_leaves, make_own_format
-from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
+from jaxspec.drafters.parallelspec.network import ParallelSpecConfig
 from jaxspec.io.weights.weight_map import Leaf
 
 

@@ -13,15 +13,34 @@ Li et al. 2025), and a learnt vector per mask that replaces its missing feature.
 
 from __future__ import annotations
 
+import dataclasses
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxspec.core.config import FeatureDrafterConfig
 from jaxspec.core.state import KVCache
-from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
 from jaxspec.targets.head import declare_head
 from jaxspec.targets.layers import Attention, GatedMLP, RMSNorm, rope_table
 from jaxspec.targets.linear import INIT, Linear, multiply
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ParallelSpecConfig(FeatureDrafterConfig):
+    """A ParallelSpec drafter (Xiao et al. 2024): an EAGLE-like layer that fills learned mask tokens
+    in one forward.
+
+    Attributes:
+      slots: tokens of a draft: one from the last pair and one per mask token.
+    """
+
+    slots: int = 4
+
+    @property
+    def depth(self) -> int:
+        """Return the longest path that can be drafted."""
+        return self.slots
 
 
 class ParallelSpec(nn.Module):

@@ -1,7 +1,6 @@
 """Prompt lookup: copy the tokens that followed an earlier occurrence of the text's last tokens."""
 
-from jaxspec.drafters.prompt_lookup.config import PromptLookupConfig
-from jaxspec.drafters.prompt_lookup.drafter import make_lookup_drafter
+from jaxspec.drafters.prompt_lookup.drafter import PromptLookupConfig, make_lookup_drafter
 from jaxspec.drafters.record import DrafterRecord
 
 PROMPT_LOOKUP = DrafterRecord(

@@ -14,10 +14,10 @@ from jaxspec.core.state import KVCache
 from jaxspec.drafters import scratch as rows_of
 from jaxspec.drafters.base import Committed, Drafter, Nodes, Proposal, TargetHead, whole_vocabulary
 from jaxspec.drafters.scratch import Scratch
-from jaxspec.drafters.specblock.config import SpecBlockConfig
 from jaxspec.drafters.specblock.network import (
     RANK_LOGPROBS,
     SpecBlock,
+    SpecBlockConfig,
     rank_features,
     slot_positions,
 )

@@ -22,8 +22,7 @@ from jaxspec.drafters.draft_vocab_weights import (
 from jaxspec.drafters.format import Format, json_writer
 from jaxspec.drafters.leaves import count_features, make_head_leaf
 from jaxspec.drafters.specblock import hf_config
-from jaxspec.drafters.specblock.config import SpecBlockConfig
-from jaxspec.drafters.specblock.network import RANK_FEATURES
+from jaxspec.drafters.specblock.network import RANK_FEATURES, SpecBlockConfig
 from jaxspec.io.files.tensors import RowReader, Tensors
 from jaxspec.io.files.torch_files import TorchFile
 from jaxspec.io.weights.draft_vocab import MAPPING

@@ -10,10 +10,15 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from jaxspec.drafters.eagle3 import hf_config as eagle
-from jaxspec.drafters.feature_layers import Layers, own_layers
 from jaxspec.drafters.format import About
-from jaxspec.drafters.hf_fields import own_fields, read_target_sizes, sizes_to_hf
-from jaxspec.drafters.specblock.config import SpecBlockConfig
+from jaxspec.drafters.hf_fields import (
+    Layers,
+    own_fields,
+    own_layers,
+    read_target_sizes,
+    sizes_to_hf,
+)
+from jaxspec.drafters.specblock.network import SpecBlockConfig
 from jaxspec.targets.families.hf_fields import integer, transformer_fields
 
 ARCHITECTURE = "LlamaForCausalLMSpecBlock"

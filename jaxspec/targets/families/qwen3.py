@@ -24,3 +24,8 @@ QWEN3 = TargetFamily(
     gguf="qwen3",
     uses_window=_uses_window,
 )
+
+
+LLAMA = TargetFamily(
+    name="llama", architecture="LlamaForCausalLM", gguf="llama", gguf_permuted=True
+)

@@ -6,9 +6,9 @@ import pytest
 from jaxspec.bench.measure.methods import parse_methods
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Spec
-from jaxspec.drafters.dflash.config import BlockDrafterConfig
-from jaxspec.drafters.eagle3.config import EagleConfig
-from jaxspec.drafters.falcon.config import FalconConfig
+from jaxspec.drafters.dflash.network import BlockDrafterConfig
+from jaxspec.drafters.eagle3.network import EagleConfig
+from jaxspec.drafters.falcon.network import FalconConfig
 
 SIZES = dict(hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, ffn_size=16)
 DRAFTERS = (

@@ -19,9 +19,8 @@ from jaxspec.core.cache import filled
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params, Spec
 from jaxspec.drafters.base import Committed, TargetHead
-from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.drafters.dflash.drafter import make_block_drafter
-from jaxspec.drafters.dflash.network import BlockDrafter
+from jaxspec.drafters.dflash.network import BlockDrafter, BlockDrafterConfig
 from jaxspec.targets.transformer import Transformer
 
 GOLDEN = SHIPPED / "dflash"

@@ -16,15 +16,10 @@ from safetensors.numpy import load_file, save_file
 from slow_cases import slow_except
 
 import jaxspec
-from jaxspec.drafters.dflash.files import (
-    check_files,
-    load_drafter,
-    stored_tensors,
-    write_own,
-)
+from jaxspec.drafters.dflash.files import block_format, read_config
 from jaxspec.drafters.dflash.hf_config import drafter_config_to_hf
-from jaxspec.drafters.dflash.layouts import read_config
-from jaxspec.drafters.dflash.weights import to_hf
+from jaxspec.drafters.dflash.weights import drafter_leaves, to_hf
+from jaxspec.drafters.format import About
 from jaxspec.io.files.json_files import read_json
 from jaxspec.io.files.safetensors_files import WEIGHTS, WeightFiles
 from jaxspec.io.weights.draft_vocab import mapping_tensors, read_ids
@@ -36,6 +31,7 @@ from jaxspec.zoo.pack import pack_checkpoint
 
 GOLDEN = SHIPPED
 TARGET = GOLDEN / "dflash" / "target"
+FORMAT = block_format(causal=False)
 IDS = np.r_[0:20, 30:250:2, 256]
 # What each golden drafter is written as: in the speculators schema, or where that has no word for
 # it, natively.
@@ -73,7 +69,7 @@ def change(directory: Path, **tensors) -> None:
 
 def drafter(directory: Path):
     config = read_config(read_json(directory / "config.json"))
-    return config, stored_tensors(directory, config)
+    return config, FORMAT.stored(directory, config)
 
 
 @pytest.mark.parametrize("kind", FORMS)
@@ -84,10 +80,10 @@ def test_read_write_read_is_tensor_equal(tmp_path, kind):
         config.draft_vocab_size == len(IDS)
         and tensors["lm_head.weight"].dtype == ml_dtypes.bfloat16
     )
-    check_files(first, config)
-    variables = load_drafter(first, config, "float32")
+    FORMAT.check(first, config)
+    variables = FORMAT.read(first, config, "float32")
     np.testing.assert_array_equal(variables["draft"]["ids"], IDS)
-    written = to_hf(variables, config)
+    written = to_hf(variables, config, drafter_leaves(config))
     assert set(written) == set(tensors)
     for name, tensor in tensors.items():
         np.testing.assert_array_equal(written[name], tensor.astype(written[name].dtype))
@@ -109,7 +105,7 @@ def test_the_native_layout_is_for_causal_heads_alone(tmp_path):
         convert(first, tmp_path / "x", "dflash", TARGET)
     assert not (tmp_path / "x").exists()
     hf = read_json(write("jetspec", tmp_path / "head") / "config.json")
-    written = drafter_config_to_hf(read_config(hf), 6, 512)
+    written = drafter_config_to_hf(read_config(hf), About(6, 512))
     assert (
         written["draft_vocab_size"] == len(IDS)
         and "jaxspec alone" in written["jaxspec"]["draft_vocabulary"]
@@ -122,11 +118,10 @@ def test_the_native_layout_is_for_causal_heads_alone(tmp_path):
 
 
 def test_a_target_without_a_name_can_be_written(tmp_path):
-    from jaxspec.drafters.format import About
-
-    config, tensors = drafter(write("dflash", tmp_path / "first"))
+    config, _ = drafter(write("dflash", tmp_path / "first"))
+    variables = FORMAT.read(tmp_path / "first", config, "float32")
     borrowed = {"model.embed_tokens.weight": WeightFiles(TARGET)["model.embed_tokens.weight"]}
-    write_own(tmp_path / "out", config, tensors, About(6, 512, borrowed=borrowed))
+    FORMAT.write(tmp_path / "out", config, variables, About(6, 512, borrowed=borrowed))
     hf = read_json(tmp_path / "out" / "config.json")
     assert (
         hf["speculators_config"]["verifier"]["name_or_path"] == "unknown"
@@ -166,7 +161,7 @@ def test_one_half_of_the_map_is_enough_in_any_order_and_type(tmp_path, tensors):
     assert found.keys() == wanted.keys()
     for name, tensor in wanted.items():
         np.testing.assert_array_equal(found[name], tensor)
-    read = [load_drafter(one, config, "float32")["draft"] for one in (first, second)]
+    read = [FORMAT.read(one, config, "float32")["draft"] for one in (first, second)]
     for name in ("ids", "lm_head"):
         np.testing.assert_array_equal(read[1][name], read[0][name])
 
@@ -222,8 +217,8 @@ def test_a_wrong_map_is_refused(tmp_path, tensors, message):
     change(directory, **tensors)
     config = read_config(read_json(directory / "config.json"))
     for read in (
-        lambda: load_drafter(directory, config, "float32"),
-        lambda: stored_tensors(directory, config),
+        lambda: FORMAT.read(directory, config, "float32"),
+        lambda: FORMAT.stored(directory, config),
     ):
         with pytest.raises(ValueError, match=message) as caught:
             read()
@@ -291,7 +286,7 @@ def test_the_targets_rows_need_not_be_stored(kind, tmp_path):
     described = describe_checkpoint(packed)
     assert described["readable"] is True
     assert "jaxspec.output_projection=target" in render_description(described)
-    check_files(packed, read_config(read_json(packed / "config.json")))
+    FORMAT.check(packed, read_config(read_json(packed / "config.json")))
 
 
 def test_rows_come_from_quantised_targets_too(borrowing):

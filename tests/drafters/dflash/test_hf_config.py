@@ -14,6 +14,7 @@ from jaxspec.drafters.dflash.hf_config import (
     drafter_config,
     drafter_config_to_hf,
 )
+from jaxspec.drafters.format import About
 from jaxspec.drafters.hf_fields import check_fits
 
 # z-lab/Qwen3-8B-DFlash-b16, as published.
@@ -114,9 +115,7 @@ def test_default_feature_layers_are_those_of_the_reference():
 )
 def test_written_config_reads_back(changes):
     config = dataclasses.replace(drafter_config(DFLASH), **changes)
-    written = drafter_config_to_hf(
-        config, num_target_layers=36, max_positions=40960, dtype="bfloat16"
-    )
+    written = drafter_config_to_hf(config, About(36, 40960), "bfloat16")
     assert drafter_config(json.loads(json.dumps(written))) == config
     assert (
         written["dflash_config"]["causal"]

@@ -16,8 +16,7 @@ from golden_data import SHIPPED
 from safetensors.numpy import load_file, save_file
 
 import jaxspec
-from jaxspec.drafters.dflash.files import load_drafter, stored_tensors
-from jaxspec.drafters.dflash.layouts import read_config
+from jaxspec.drafters.dflash.files import block_format, read_config
 from jaxspec.io.files.json_files import read_json
 from jaxspec.io.files.safetensors_files import WEIGHTS, WeightFiles
 from jaxspec.io.files.torch_files import TORCH_WEIGHTS
@@ -26,13 +25,14 @@ from jaxspec.zoo.convert import convert
 
 GOLDEN = SHIPPED
 TARGET = GOLDEN / "dflash" / "target"
+FORMAT = block_format(causal=False)
 # Each format, the drafter to write in it, and how it comes about.
 FORMATS = ["dflash", "jetspec", "speculators", "torch", "transformers"]
 
 
 def drafter(directory: Path):
     config = read_config(read_json(directory / "config.json"))
-    return config, stored_tensors(directory, config)
+    return config, FORMAT.stored(directory, config)
 
 
 def source(form: str) -> Path:
@@ -158,7 +158,7 @@ def test_a_damaged_checkpoint_is_refused_by_the_tensors_name(tmp_path, form, dam
     (torch_zip.write_torch_zip(file, tensors) if form == "torch" else save_file(tensors, file))
     config = read_config(read_json(directory / "config.json"))
     with pytest.raises(WeightMismatch) as caught:
-        load_drafter(directory, config, "float32")
+        FORMAT.read(directory, config, "float32")
     error = caught.value
     named = {
         "missing": error.missing,
@@ -168,7 +168,7 @@ def test_a_damaged_checkpoint_is_refused_by_the_tensors_name(tmp_path, form, dam
     }
     assert list(named[damage]) == [name] and name in str(error) and "\n" not in str(error)
     with pytest.raises(WeightMismatch):
-        stored_tensors(directory, config)
+        FORMAT.stored(directory, config)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from jaxspec.drafters.dflash.hf_config import drafter_config, drafter_config_to_hf
 from jaxspec.drafters.dflash.speculators import speculators_config, speculators_config_to_hf
+from jaxspec.drafters.format import About
 from jaxspec.io.weights.provenance import Provenance
 
 LAYER = {
@@ -46,6 +47,7 @@ DFLASH = {
     },
 }
 QWEN = Provenance("Qwen/Qwen3-8B", "a" * 40, "b" * 64, "c" * 64)
+ABOUT = About(36, 40960, QWEN, "Qwen3ForCausalLM")
 SLIDING = ["sliding_attention"] * 5
 
 
@@ -54,11 +56,7 @@ def with_layer(**changes):
 
 
 def written(config):
-    return json.loads(
-        json.dumps(
-            speculators_config_to_hf(config, 36, 40960, "bfloat16", QWEN, "Qwen3ForCausalLM")
-        )
-    )
+    return json.loads(json.dumps(speculators_config_to_hf(config, ABOUT, "bfloat16")))
 
 
 def test_it_is_the_native_drafter_with_shifted_ids():
@@ -124,7 +122,7 @@ def test_written_config_reads_back(changes):
 
 def test_both_layouts_record_the_target():
     config = speculators_config(DFLASH)
-    for hf in (written(config), drafter_config_to_hf(config, 36, 40960, "bfloat16", QWEN)):
+    for hf in (written(config), drafter_config_to_hf(config, ABOUT, "bfloat16")):
         assert hf["jaxspec"] == {
             "feature_convention": "outputs of target layers, 0-based",
             "feature_layers": [1, 9, 17, 25, 33],
@@ -184,4 +182,4 @@ def test_what_cannot_be_written():
     ):
         written(dataclasses.replace(config, causal=True))
     with pytest.raises(ValueError, match="names the target.*give --target"):
-        speculators_config_to_hf(config, 36, 40960)
+        speculators_config_to_hf(config, About(36, 40960))

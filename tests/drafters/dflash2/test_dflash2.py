@@ -16,11 +16,15 @@ from jaxspec.core.cache import allocate, append
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.state import Nodes
 from jaxspec.drafters.base import TargetHead
-from jaxspec.drafters.dflash.config import BlockDrafterConfig
-from jaxspec.drafters.dflash.network import BlockDrafter
-from jaxspec.drafters.dflash2.config import DFlash2Config
-from jaxspec.drafters.dflash2.files import dflash2_leaves, init_variables, read_config
-from jaxspec.drafters.dflash2.network import ConvolvedLayer, DFlash2, DynamicConv
+from jaxspec.drafters.dflash.network import BlockDrafter, BlockDrafterConfig
+from jaxspec.drafters.dflash2.files import dflash2_leaves, read_config
+from jaxspec.drafters.dflash2.network import (
+    ConvolvedLayer,
+    DFlash2,
+    DFlash2Config,
+    DynamicConv,
+    init_variables,
+)
 from jaxspec.drafters.registry import make_drafter
 from jaxspec.io.files.safetensors_files import WEIGHTS
 from jaxspec.io.weights.weight_map import WeightMismatch

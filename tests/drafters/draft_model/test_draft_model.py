@@ -11,7 +11,7 @@ import jaxspec
 from jaxspec.call.options import group_options
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params, Spec
-from jaxspec.drafters.draft_model.config import DraftModelConfig
+from jaxspec.drafters.draft_model.drafter import DraftModelConfig
 from jaxspec.targets.transformer import Transformer
 
 TARGET = TargetConfig(

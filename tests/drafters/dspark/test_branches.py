@@ -11,9 +11,8 @@ from pair_toys import TARGET as LOOKUP
 
 from jaxspec.core.state import Nodes
 from jaxspec.drafters.base import TargetHead
-from jaxspec.drafters.dspark.config import HEADS, DSparkConfig
 from jaxspec.drafters.dspark.drafter import resize
-from jaxspec.drafters.dspark.network import DSpark
+from jaxspec.drafters.dspark.network import HEADS, DSpark, DSparkConfig
 from jaxspec.drafters.dspark.shapes import init_variables
 from jaxspec.drafters.registry import make_drafter
 

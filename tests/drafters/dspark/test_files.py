@@ -16,11 +16,10 @@ from safetensors.numpy import load_file, save_file
 import jaxspec
 from jaxspec.bench.architectures import ARCHITECTURES, abstract_params, architecture, swap_drafter
 from jaxspec.core.params import Spec
-from jaxspec.drafters.dspark.config import HEADS
-from jaxspec.drafters.dspark.files import check_files, load_drafter, read_config, stored_tensors
+from jaxspec.drafters.dspark.files import FORMAT, dspark_leaves, read_config
 from jaxspec.drafters.dspark.hf_config import OWN_ARCHITECTURE
+from jaxspec.drafters.dspark.network import HEADS
 from jaxspec.drafters.dspark.shapes import init_variables, published_config
-from jaxspec.drafters.dspark.weights import dspark_leaves
 from jaxspec.drafters.files import read_config as read_any_config
 from jaxspec.drafters.registry import record_of
 from jaxspec.io.files.safetensors_files import WEIGHTS
@@ -55,7 +54,7 @@ def config_json(directory):
 
 def drafter(directory):
     config = read_config(config_json(directory))
-    return config, stored_tensors(directory, config)
+    return config, FORMAT.stored(directory, config)
 
 
 def edited(kind, destination, **entries):
@@ -250,7 +249,7 @@ def test_weights_that_are_refused(tmp_path, name, shape, message):
         tensors[name] = np.zeros(shape, np.float32)
     save_file(tensors, directory / WEIGHTS)
     config = read_config(config_json(directory))
-    for read in (check_files, lambda *found: load_drafter(*found, "float32")):
+    for read in (FORMAT.check, lambda *found: FORMAT.read(*found, "float32")):
         with pytest.raises(WeightMismatch, match=message) as caught:
             read(directory, config)
         assert "\n" not in str(caught.value)
@@ -312,7 +311,7 @@ def test_packed_files_leave_out_the_targets_tensors(tmp_path):
         again.drafters["x"]["draft"]["lm_head"], reduced["draft"]["lm_head"]
     )
     with pytest.raises(ValueError, match="leaves its output projection to the target"):
-        stored_tensors(packed, few)
+        FORMAT.stored(packed, few)
 
 
 @pytest.mark.slow

@@ -8,8 +8,7 @@ from golden_data import arrays, golden
 
 import jaxspec
 from jaxspec.core.cache import allocate, append
-from jaxspec.drafters.dspark.config import HEADS, DSparkConfig
-from jaxspec.drafters.dspark.network import DSpark
+from jaxspec.drafters.dspark.network import HEADS, DSpark, DSparkConfig
 from jaxspec.targets.transformer import Transformer
 
 KINDS = (*HEADS, "dflash")

@@ -13,9 +13,8 @@ import pytest
 from jaxspec.builders import static
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.base import Nodes
-from jaxspec.drafters.falcon.config import FalconConfig
 from jaxspec.drafters.falcon.drafter import make_falcon_drafter
-from jaxspec.drafters.falcon.network import Falcon
+from jaxspec.drafters.falcon.network import Falcon, FalconConfig
 from training.drafters.falcon.loss import make_chains
 from training.drafters.falcon.model import init_falcon
 

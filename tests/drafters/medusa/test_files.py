@@ -9,13 +9,13 @@ from golden_data import SHIPPED
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.falcon import files as falcon
-from jaxspec.drafters.falcon.config import FalconConfig
+from jaxspec.drafters.falcon.network import FalconConfig
 from jaxspec.drafters.format import About
 from jaxspec.drafters.medusa import files as medusa
 from jaxspec.drafters.medusa import hf_config as medusa_config
-from jaxspec.drafters.medusa.config import MedusaConfig
+from jaxspec.drafters.medusa.network import MedusaConfig
 from jaxspec.drafters.parallelspec import files as parallelspec
-from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
+from jaxspec.drafters.parallelspec.network import ParallelSpecConfig
 from jaxspec.io.files.json_files import read_json
 from jaxspec.io.files.safetensors_files import write_safetensors
 from jaxspec.io.weights.weight_map import WeightMismatch

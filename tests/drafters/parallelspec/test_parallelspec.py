@@ -12,9 +12,8 @@ import pytest
 
 from jaxspec.builders import static
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
 from jaxspec.drafters.parallelspec.drafter import make_parallelspec_drafter
-from jaxspec.drafters.parallelspec.network import ParallelSpec
+from jaxspec.drafters.parallelspec.network import ParallelSpec, ParallelSpecConfig
 from training.drafters.parallelspec import draft_hidden, init_parallelspec
 
 CONFIG = ParallelSpecConfig(**toys.SIZES, **toys.OF_TARGET, slots=3, draft_vocab_size=20)

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.drafters.base import Committed
-from jaxspec.drafters.prompt_lookup.config import PromptLookupConfig
-from jaxspec.drafters.prompt_lookup.drafter import make_lookup_drafter
+from jaxspec.drafters.prompt_lookup.drafter import PromptLookupConfig, make_lookup_drafter
 
 CONFIG = PromptLookupConfig(vocab_size=4, depth=3, longest=3, shortest=1)
 

@@ -13,9 +13,13 @@ from golden_data import arrays, golden, target_of
 
 from jaxspec.drafters.base import Committed, Nodes, TargetHead
 from jaxspec.drafters.specblock import files, hf_config
-from jaxspec.drafters.specblock.config import SpecBlockConfig
 from jaxspec.drafters.specblock.drafter import make_specblock_drafter
-from jaxspec.drafters.specblock.network import SpecBlock, rank_features, slot_positions
+from jaxspec.drafters.specblock.network import (
+    SpecBlock,
+    SpecBlockConfig,
+    rank_features,
+    slot_positions,
+)
 from jaxspec.io.files.safetensors_files import WeightFiles
 from jaxspec.targets.families.hf_config import target_config
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.falcon.config import FalconConfig
+from jaxspec.drafters.falcon.network import FalconConfig
 from jaxspec.targets.transformer import Transformer
 from training.drafters.falcon.loss import choose, make_chains, make_falcon_loss
 from training.drafters.falcon.model import init_falcon

@@ -7,8 +7,8 @@ import optax
 import pytest
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.falcon.config import FalconConfig
-from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
+from jaxspec.drafters.falcon.network import FalconConfig
+from jaxspec.drafters.parallelspec.network import ParallelSpecConfig
 from jaxspec.targets.transformer import Transformer
 from training.drafters.falcon.loss import make_falcon_loss
 from training.drafters.falcon.model import init_falcon

@@ -12,8 +12,7 @@ import jax.numpy as jnp
 
 from jaxspec.core.cache import filled
 from jaxspec.core.state import KVCache
-from jaxspec.drafters.dflash.config import BlockDrafterConfig
-from jaxspec.drafters.dflash.network import BlockDrafter
+from jaxspec.drafters.dflash.network import BlockDrafter, BlockDrafterConfig
 
 
 def block_hidden(

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.dflash.config import BlockDrafterConfig
+from jaxspec.drafters.dflash.network import BlockDrafterConfig
 
 from ...loss.objective import LossOptions, get_target_states, make_per_row, sum_accuracies
 from ...loss.terms import compute_slot_weights, gather

@@ -7,9 +7,8 @@ import jax.numpy as jnp
 
 from jaxspec.core.cache import filled
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.drafters.dflash.hf_config import default_feature_layers
-from jaxspec.drafters.dflash.network import BlockDrafter
+from jaxspec.drafters.dflash.network import BlockDrafter, BlockDrafterConfig
 from jaxspec.drafters.hf_fields import check_fits
 
 from ...data.documents import load_bpe_tokenizer

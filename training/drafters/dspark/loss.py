@@ -13,8 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.dspark.config import DSparkConfig
-from jaxspec.drafters.dspark.network import DSpark, MarkovHead
+from jaxspec.drafters.dspark.network import DSpark, DSparkConfig, MarkovHead
 
 from ...data.draft_vocab import find_slots
 from ...loss.objective import (

@@ -11,9 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.dflash.config import BlockDrafterConfig
-from jaxspec.drafters.dspark.config import DSparkConfig
-from jaxspec.drafters.dspark.network import DSpark
+from jaxspec.drafters.dflash.network import BlockDrafterConfig
+from jaxspec.drafters.dspark.network import DSpark, DSparkConfig
 
 from ...run.optimizer import zero_residual
 from ..dflash.model import init_block_drafter, make_block_config

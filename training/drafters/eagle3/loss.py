@@ -16,8 +16,7 @@ import jax.numpy as jnp
 
 from jaxspec.core.cache import filled
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.eagle3.config import EagleConfig
-from jaxspec.drafters.eagle3.network import EagleDrafter
+from jaxspec.drafters.eagle3.network import EagleConfig, EagleDrafter
 from jaxspec.targets.layers import behind
 
 from ...loss.objective import LossOptions, get_target_states

@@ -11,9 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.eagle3.config import EagleConfig
 from jaxspec.drafters.eagle3.hf_config import default_feature_layers
-from jaxspec.drafters.eagle3.network import EagleDrafter
+from jaxspec.drafters.eagle3.network import EagleConfig, EagleDrafter
 from jaxspec.drafters.files import for_target
 
 from ..model_options import ModelOptions, check_sizes

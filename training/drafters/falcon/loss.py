@@ -22,8 +22,7 @@ import jax.numpy as jnp
 
 from jaxspec.core.cache import filled
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.falcon.config import FalconConfig
-from jaxspec.drafters.falcon.network import Falcon
+from jaxspec.drafters.falcon.network import Falcon, FalconConfig
 from jaxspec.targets.layers import behind
 
 from ...loss.objective import LossOptions, get_target_states

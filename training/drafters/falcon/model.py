@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.falcon.config import FalconConfig
-from jaxspec.drafters.falcon.network import Falcon
+from jaxspec.drafters.falcon.network import Falcon, FalconConfig
 
 from ..eagle3.model import make_wide_config
 from ..model_options import ModelOptions

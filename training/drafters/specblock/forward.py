@@ -11,8 +11,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from jaxspec.drafters.specblock.config import SpecBlockConfig
-from jaxspec.drafters.specblock.network import SpecBlock, slot_positions
+from jaxspec.drafters.specblock.network import SpecBlock, SpecBlockConfig, slot_positions
 from jaxspec.targets.attention import attend
 from jaxspec.targets.layers import DecoderLayer, apply_rope, rope_table
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.rank_classes import RANK_LIMITS, score_classes, weigh_classes
-from jaxspec.drafters.specblock.config import SpecBlockConfig
+from jaxspec.drafters.specblock.network import SpecBlockConfig
 
 from ...loss.objective import LossOptions, sum_accuracies
 from ...loss.terms import compute_slot_weights, gather

@@ -8,8 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.specblock.config import SpecBlockConfig
-from jaxspec.drafters.specblock.network import SpecBlock, rank_features, slot_positions
+from jaxspec.drafters.specblock.network import (
+    SpecBlock,
+    SpecBlockConfig,
+    rank_features,
+    slot_positions,
+)
 
 from ..eagle3.model import make_wide_config
 from ..model_options import ModelOptions

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.rank_classes import classify_rank
-from jaxspec.drafters.specblock.config import SpecBlockConfig
-from jaxspec.drafters.specblock.network import SpecBlock, rank_features
+from jaxspec.drafters.specblock.network import SpecBlock, SpecBlockConfig, rank_features
 from jaxspec.targets.transformer import Transformer
 
 from ...data.draft_vocab import find_slots
