@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxspec.bench.report.table import Column, Table, fixed
 from jaxspec.core.bootstrap import bound_ratio, resample_prompts
 from training.policies.block_costs import BlockCosts
 from training.policies.blockpilot_data import Answers
@@ -110,22 +111,20 @@ def difference(
     }
 
 
-def lines_of(rows: dict[str, dict]) -> list[str]:
-    """Format the rows as a table for the terminal."""
-    measures = [measure for measure in ("rounds", "choice", "deployed") if measure in rows[FIXED]]
+def render_rows(rows: dict[str, dict]) -> str:
+    """Render the rows as a table for the terminal."""
     heads = {"rounds": "tokens/round", "choice": "tokens/s", "deployed": "tokens/s, deployed"}
-    lines = [
-        f"{'':20} {'block':>6} {'best':>6} "
-        + " ".join(f"{heads[measure] + ' (gain, %)':>34}" for measure in measures)
+    measures = [measure for measure in heads if measure in rows[FIXED]]
+    columns = [Column(""), Column("block", fixed(2), "right"), Column("best", fixed(2), "right")]
+    columns += [Column(f"{heads[one]} (gain, %)", _show_gain, "right") for one in measures]
+    cells = [
+        [name, row["block"], row["best"], *(row[one] for one in measures)]
+        for name, row in rows.items()
     ]
-    for name, row in rows.items():
-        cells = []
-        for measure in measures:
-            value, bounds = row[measure], row[measure]["interval"] or [float("nan")] * 2
-            gain, low, high = (100 * (x - 1) for x in (value["ratio"], *bounds))
-            cells.append(f"{value['value']:9.3f} {gain:+6.2f} [{low:+6.2f}, {high:+6.2f}]")
-        lines.append(
-            f"{name:20} {row['block']:6.2f} {row['best']:6.2f} "
-            + " ".join(f"{cell:>34}" for cell in cells)
-        )
-    return lines
+    return Table(columns, cells).to_text()
+
+
+def _show_gain(found: dict) -> str:
+    bounds = found["interval"] or [float("nan")] * 2
+    gain, low, high = (100 * (ratio - 1) for ratio in (found["ratio"], *bounds))
+    return f"{found['value']:.3f} {gain:+.2f} [{low:+.2f}, {high:+.2f}]"

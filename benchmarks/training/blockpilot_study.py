@@ -21,7 +21,7 @@ from benchmarks.training.blockpilot_report import (
     TOLD,
     BlockChoice,
     difference,
-    lines_of,
+    render_rows,
     report,
 )
 from jaxspec.core.runtime.near_miss import choose_one
@@ -196,7 +196,7 @@ def main(options: StudyOptions) -> None:
         f"{name}: {found['prompts'][2]} test prompts; "
         f"labels {found['labels']}, {found['ties']:.0%} tied"
     )
-    print("\n".join(lines_of(found["test"])))
+    print(render_rows(found["test"]))
     for variant, row in found["over_shuffled"].items():
         print(f"{variant} over shuffled features: {row['ratio']:.4f} {row['interval']}")
     if options.json:

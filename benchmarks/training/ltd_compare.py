@@ -23,6 +23,7 @@ import numpy as np
 
 from benchmarks.training.ltd_controls import layers_of
 from benchmarks.training.ltd_evaluate import check_record, over
+from jaxspec.bench.report.table import Column, Table, fixed, with_interval
 from jaxspec.costs.files import load_costs
 from jaxspec.io.files.atomic import write_text
 from jaxspec.policies.learned.networks import Layer
@@ -185,19 +186,18 @@ def _ratio(walk: replay.Walk, other: replay.Walk, kept=slice(None)) -> float:
 def main(options: CompareOptions) -> None:
     """Compare the ways, print the figures and write them."""
     results = compare(options)
-    for name, found in results.items():
-        compared = "  ".join(_said(found[key]) for key in ("over_static", "over_first"))
-        each = " ".join(f"{ratio:.3f}" for ratio in found["each"])
-        domains = " ".join(f"{domain} {ratio:.3f}" for domain, ratio in found["domains"].items())
-        shape = (
-            f"{found['acceptance_length']:.2f} tokens/round, {found['steps']:.1f} steps, "
-            f"{found['rows']:.1f} rows"
-        )
-        print(f"{name:>20}: {compared}; {shape}; {domains}; each {each}")
+    columns = [
+        Column("way"),
+        Column("over static", with_interval(3)),
+        Column("over the first", with_interval(3)),
+        Column("tokens/round", fixed(2)),
+        Column("steps", fixed(1)),
+        Column("rows", fixed(1)),
+        Column("domains", lambda found: " ".join(f"{k} {v:.3f}" for k, v in found.items())),
+        Column("each", lambda found: " ".join(f"{ratio:.3f}" for ratio in found)),
+    ]
+    keys = ("over_static", "over_first", "acceptance_length", "steps", "rows", "domains", "each")
+    rows = [[name, *(found[key] for key in keys)] for name, found in results.items()]
+    print(Table(columns, rows).to_text())
     if options.out:
         write_text(options.out, json.dumps(results, indent=1) + "\n")
-
-
-def _said(found) -> str:
-    ratio, bounds = found
-    return f"{ratio:.3f}" if bounds is None else "{:.3f} [{:.3f}, {:.3f}]".format(ratio, *bounds)

@@ -17,6 +17,7 @@ import json
 from pathlib import Path
 
 from benchmarks.training.ltd_controls import Controls, layers_of, make_controls
+from jaxspec.bench.report.table import Column, Table, fixed, interval
 from jaxspec.core.bootstrap import bound_ratio, resample_prompts
 from jaxspec.costs.files import load_costs
 from jaxspec.costs.round_costs import RoundCosts
@@ -117,17 +118,21 @@ def evaluate(options: EvaluateOptions) -> dict[str, dict[str, dict]]:
 def main(options: EvaluateOptions) -> None:
     """Evaluate the policy, print its figures and write them."""
     results = evaluate(options)
-    for domain, ways in results.items():
-        for name, figures in ways.items():
-            bounds = (
-                ""
-                if figures["over_static"] is None
-                else " ({:.3f} to {:.3f} of static)".format(*figures["over_static"])
-            )
-            print(
-                f"{domain:>8} {name:>18}: {figures['tokens_per_second']:.1f} tokens/s{bounds}, "
-                f"{figures['acceptance_length']:.2f} tokens/round, {figures['steps']:.1f} steps, "
-                f"{figures['rows']:.1f} rows"
-            )
+    columns = [
+        Column("domain"),
+        Column("policy"),
+        Column("tokens/s", fixed(1)),
+        Column("over static", interval(3)),
+        Column("tokens/round", fixed(2)),
+        Column("steps", fixed(1)),
+        Column("rows", fixed(1)),
+    ]
+    keys = ("tokens_per_second", "over_static", "acceptance_length", "steps", "rows")
+    rows = [
+        [domain, name, *(figures[key] for key in keys)]
+        for domain, ways in results.items()
+        for name, figures in ways.items()
+    ]
+    print(Table(columns, rows).to_text())
     if options.out:
         write_text(options.out, json.dumps(results, indent=1) + "\n")

@@ -19,7 +19,7 @@ from benchmarks.training.blockpilot_report import (
     TOLD,
     BlockChoice,
     difference,
-    lines_of,
+    render_rows,
     report,
 )
 from jaxspec.call.options import group_options
@@ -154,7 +154,9 @@ def test_what_stands_beside_a_prediction():
     assert difference(test, choices["mine"], choices["oracle"], "rounds")["ratio"] == pytest.approx(
         5 / 6.5
     )
-    assert any(line.startswith("mine") and "+23.08" in line for line in lines_of(rows))
+    assert any(
+        line.startswith("mine") and "+23.08" in line for line in render_rows(rows).splitlines()
+    )
 
 
 def test_constants_and_predictions_are_charged_differently():
