@@ -10,25 +10,6 @@ from pathlib import Path
 from .data.packing import PackedRows
 from .drafters import named
 
-# Options that older runs do not have.
-_LATER = (
-    "draft_vocab",
-    "slots",
-    "blocks",
-    "depth",
-    "hidden_size",
-    "lstm_size",
-    "own_projection",
-    "prefix_broadcast",
-    "shift",
-    "markov_rank",
-    "markov_head",
-    "confidence",
-    "confidence_with_markov",
-    "sample_from_anchor",
-    "causal",
-)
-
 
 def describe_recipe(options, rows: PackedRows, config) -> dict:
     """Describe everything that decides the result, as JSON.
@@ -51,20 +32,15 @@ def describe_recipe(options, rows: PackedRows, config) -> dict:
         "fingerprint": fingerprint_rows(rows),
     }
     del recipe["data"]["roles"]  # the content tells
-    drafter = json.loads(json.dumps(dataclasses.asdict(config)))
-    # Leave later additions out if they are not used, so that older runs can be continued.
-    for fields, name in (
-        (drafter, "draft_vocab_size"),
-        *((recipe["model"], name) for name in _LATER),
-    ):
-        if fields.get(name) in (None, True):
-            fields.pop(name, None)
     own = named(options.model.kind).take_options(options.method)
     if own is None:
         del recipe["method"]
     else:
         recipe["method"] = json.loads(json.dumps(dataclasses.asdict(own), default=str))
-    return recipe | {"steps": options.loop.steps, "drafter": drafter}
+    return recipe | {
+        "steps": options.loop.steps,
+        "drafter": json.loads(json.dumps(dataclasses.asdict(config))),
+    }
 
 
 def fingerprint_rows(rows: PackedRows) -> str:

@@ -20,11 +20,9 @@ from tqdm import tqdm
 import jaxspec
 from jaxspec.builders.trees.rows import choose_rows
 from jaxspec.call.options import group_options
-from jaxspec.call.text.token_ids import to_ids
-from jaxspec.io.text.prompt_files import read_prompts
-from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.policies.learned.ltd_features import pool_size
 from jaxspec.policies.rules.static import make_static
+from training.policies.options import encode_prompts
 from training.rl.options import TextOptions, decode_options, sees_pool
 from training.rl.record import record_texts
 
@@ -105,9 +103,8 @@ def _equal(real, recorded) -> bool:
 
 def main(options: TextOptions) -> int:
     """Print the shares of rounds that agree; return 1 if fewer than `ENOUGH` do, else 0."""
-    params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
-    tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
-    prompts = read_prompts(options.prompts, tokenizer, limit=options.limit, chat=options.chat)
+    params = options.load()
+    prompts = encode_prompts(params, options.read(params))
     sizes, total = options.sizes, np.zeros(3, int)
     choices = [
         (min(1, options.steps), sizes[min(1, len(sizes) - 1)]),
@@ -116,9 +113,7 @@ def main(options: TextOptions) -> int:
         (options.steps, sizes[0]),
     ]
     for prompt in tqdm(prompts, desc="check", unit="prompt"):
-        total += replayed(
-            params, to_ids(prompt.content, tokenizer, params.spec.target), choices, options
-        )
+        total += replayed(params, prompt, choices, options)
     rounds, same, right = total.tolist()
     if not rounds:
         raise ValueError(

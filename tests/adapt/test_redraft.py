@@ -17,8 +17,8 @@ from jaxspec.drafters.falcon.drafter import make_falcon_drafter
 from jaxspec.drafters.falcon.network import FalconConfig
 from jaxspec.drafters.registry import make_drafter
 from pallas_kernels import registry
+from training.drafters.falcon import init_falcon
 from training.drafters.falcon.loss import make_chains
-from training.drafters.falcon.model import init_falcon
 
 SLOTS, BLOCKS, ROOTS = 3, 2, (3, 8)
 CONFIG = FalconConfig(

@@ -11,7 +11,7 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.falcon import files as falcon
 from jaxspec.drafters.falcon.network import FalconConfig
 from jaxspec.drafters.format import About
-from training.drafters.falcon.model import init_falcon
+from training.drafters.falcon import init_falcon
 
 SIZES = dict(hidden_size=8, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=4, ffn_size=12)
 TARGET = TargetConfig(**SIZES | {"num_layers": 6}, vocab_size=19)

@@ -25,7 +25,7 @@ from jaxspec.drafters.eagle3.network import EagleConfig
 from jaxspec.drafters.falcon.network import FalconConfig
 from jaxspec.drafters.medusa.network import Medusa, MedusaConfig
 from jaxspec.drafters.specblock.network import SpecBlockConfig
-from training.drafters.falcon.model import init_falcon
+from training.drafters.falcon import init_falcon
 
 TARGET = TargetConfig(
     vocab_size=VOCAB, max_positions=512, qk_norm=False, **SIZES | {"num_layers": 3}

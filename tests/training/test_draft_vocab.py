@@ -279,7 +279,7 @@ def test_weights_of_a_whole_vocabulary_may_come_first(options, tmp_path):
     )
     assert "draft" not in whole.drafters["dflash"]
     recipe = json.loads((tmp_path / "whole" / "training.json").read_text())
-    assert "draft_vocab" not in recipe["model"] and "draft_vocab_size" not in recipe["drafter"]
+    assert recipe["model"]["draft_vocab"] is recipe["drafter"]["draft_vocab_size"] is None
     loop = dataclasses.replace(options.loop, run=tmp_path / "second")
     check(dataclasses.replace(options, init=tmp_path / "whole", loop=loop, out=tmp_path / "out"))
 

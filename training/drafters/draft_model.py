@@ -12,7 +12,7 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.draft_model.drafter import DraftModelConfig
 from jaxspec.targets.transformer import Transformer
 
-from ..loss.objective import LossOptions, get_target_states
+from ..loss.objective import LossOptions, cast_leaves, get_target_states
 from ..loss.slot_losses import check_options, compute_weights, make_slot_losses, sum_losses
 from ..loss.teacher import make_segment_mask
 from .model_options import ModelOptions, check_sizes
@@ -64,9 +64,7 @@ def make_draft_model_loss(
     def loss(params, target, batch):
         tokens, positions = batch["tokens"], batch["positions"]
         states = get_target_states(config, target_config, target, batch)
-        weights = {
-            "params": jax.tree.map(lambda leaf: leaf.astype(options.dtype), params["params"])
-        }
+        weights = {"params": cast_leaves(params["params"], options.dtype)}
         hidden = model.apply(
             weights, tokens, positions, mask=make_segment_mask(batch["segments"])
         ).hidden[:, :, None]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 
 from jaxspec.core.config import TargetConfig
@@ -12,8 +14,25 @@ from jaxspec.core.params import Params
 from jaxspec.drafters.files import for_target, load_drafter, read_config
 from jaxspec.io.weights.config_entries import read_entries
 
-from . import TrainingRecord
 from .model_options import ModelOptions
+from .record import TrainingRecord
+
+
+def draw_weights(model, seed: int, inputs, touch: Callable, head: jax.Array | None = None):
+    """Initialise float32 variables {"params": ...} of a Flax module.
+
+    Args:
+      model: the module.
+      seed: of the random weights.
+      inputs: arguments of `touch` after the module.
+      touch: method that uses all weights.
+      head: [E, D], initial output projection, for example the target's columns of the draft
+        vocabulary; None draws it at random.
+    """
+    start = jax.jit(lambda key: model.init(key, *inputs, method=touch))
+    params = start(jax.random.key(seed))["params"]
+    own = {} if head is None else {"lm_head": jnp.asarray(head, jnp.float32)}
+    return {"params": params | own}
 
 
 def make_first_weights(

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.medusa.network import Medusa, MedusaConfig
 
-from ..loss.objective import LossOptions, get_target_states
+from ..loss.objective import LossOptions, cast_leaves, get_target_states
 from ..loss.slot_losses import check_options, compute_weights, make_slot_losses, sum_losses
 from ..loss.terms import gather
 from .model_options import ModelOptions, check_sizes
@@ -64,9 +64,7 @@ def make_medusa_loss(
 
     def loss(params, target, batch):
         states = get_target_states(config, target_config, target, batch)
-        weights = {
-            "params": jax.tree.map(lambda leaf: leaf.astype(options.dtype), params["params"])
-        }
+        weights = {"params": cast_leaves(params["params"], options.dtype)}
         last = gather(states.hidden, jnp.maximum(batch["anchors"] - 1, 0)).astype(options.dtype)
         hidden = model.apply(weights, last)
         if config.own_projection:

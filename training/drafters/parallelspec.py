@@ -19,7 +19,7 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.core.state import KVCache
 from jaxspec.drafters.parallelspec.network import ParallelSpec, ParallelSpecConfig
 
-from ..loss.objective import LossOptions, get_target_states
+from ..loss.objective import LossOptions, get_drafter_inputs
 from ..loss.slot_losses import (
     check_options,
     compute_weights,
@@ -29,6 +29,7 @@ from ..loss.slot_losses import (
 )
 from ..loss.terms import gather
 from .eagle3.model import make_wide_config
+from .first_weights import draw_weights
 from .model_options import ModelOptions
 from .presets import make_mini_head_preset
 from .record import TrainingRecord
@@ -57,13 +58,10 @@ def make_parallelspec_loss(
     slot_losses = make_slot_losses(target_config, options)
 
     def loss(params, target, batch):
-        states = get_target_states(config, target_config, target, batch)
-        weights = {
-            "params": jax.tree.map(lambda leaf: leaf.astype(options.dtype), params["params"])
-        }
-        embedding = target["params"]["embedding"].astype(options.dtype)
-        features = states.features.astype(options.dtype)
-        hidden = draft_hidden(config, weights, embedding, batch, features, options.anchor_chunk)
+        states, *inputs, features = get_drafter_inputs(
+            config, target_config, options, params, target, batch
+        )
+        hidden = draft_hidden(config, *inputs, batch, features, options.anchor_chunk)
         found = slot_losses(hidden, params["params"]["lm_head"], target, batch, states)
         return sum_losses(found, compute_weights(batch, config.slots, 1, options.gamma))
 
@@ -103,14 +101,7 @@ def draft_hidden(
 
 
 def init_parallelspec(config: ParallelSpecConfig, seed: int, head: jax.Array | None = None):
-    """Initialise float32 variables {"params": ...} of `ParallelSpec(config)`.
-
-    Args:
-      config: of the drafter.
-      seed: of the random weights.
-      head: [E, D], initial output projection, for example the target's columns of the draft
-        vocabulary; None draws it at random.
-    """
+    """Initialise float32 variables of `ParallelSpec(config)`, see `draw_weights`."""
 
     def touch(model: ParallelSpec, features, token, position):
         fused = model.fuse(features)
@@ -119,13 +110,7 @@ def init_parallelspec(config: ParallelSpecConfig, seed: int, head: jax.Array | N
 
     features = jnp.zeros((1, len(config.feature_layers) * config.target_hidden_size))
     token, position = jnp.zeros((1, config.hidden_size)), jnp.zeros(1, jnp.int32)
-    start = jax.jit(
-        lambda key: ParallelSpec(config).init(key, features, token, position, method=touch)
-    )
-    params = start(jax.random.key(seed))["params"]
-    return {
-        "params": params if head is None else params | {"lm_head": jnp.asarray(head, jnp.float32)}
-    }
+    return draw_weights(ParallelSpec(config), seed, (features, token, position), touch, head)
 
 
 PARALLELSPEC = TrainingRecord(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -73,7 +73,7 @@ def draft_logits(target_config: TargetConfig, target, hidden: jax.Array, reduced
     if reduced:
         logits = hidden @ target["draft"]["lm_head"].astype(hidden.dtype)
     else:
-        cast = jax.tree.map(lambda leaf: leaf.astype(hidden.dtype), target)
+        cast = cast_leaves(target, hidden.dtype)
         logits = Transformer(target_config).apply(cast, hidden, method="logits")
     return logits.astype(jnp.float32)
 
@@ -95,6 +95,41 @@ def make_teacher_logits(target_config: TargetConfig, reduced: bool) -> Callable:
         return logits[:, target["draft"]["ids"]] if reduced else logits, logits.argmax(-1)
 
     return teacher_logits
+
+
+class DrafterInputs(NamedTuple):
+    """What a drafter reads in a training step.
+
+    Attributes:
+      states: the target's, in their own dtype.
+      weights: variables {"params"} of the drafter, in the dtype of its computations.
+      embedding: [V, E], the target's embedding table, likewise.
+      features: [B, S, F], `states.features`, likewise.
+    """
+
+    states: TeacherStates
+    weights: dict[str, Any]
+    embedding: jax.Array
+    features: jax.Array
+
+
+def get_drafter_inputs(
+    config, target_config: TargetConfig, options: LossOptions, params, target, batch
+) -> DrafterInputs:
+    """Return what the drafter with `config` reads, from the arguments of a loss."""
+    states = get_target_states(config, target_config, target, batch)
+    dtype = jnp.dtype(options.dtype)
+    return DrafterInputs(
+        states,
+        {"params": cast_leaves(params["params"], dtype)},
+        target["params"]["embedding"].astype(dtype),
+        states.features.astype(dtype),
+    )
+
+
+def cast_leaves(tree, dtype):
+    """Convert the arrays of a pytree to `dtype`."""
+    return jax.tree.map(lambda leaf: leaf.astype(dtype), tree)
 
 
 def get_target_states(config, target_config: TargetConfig, target, batch) -> TeacherStates:

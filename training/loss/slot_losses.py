@@ -46,14 +46,7 @@ def make_slot_losses(target_config: TargetConfig, options: LossOptions) -> Calla
 
     def slot_losses(hidden, heads, target, batch, states: TeacherStates):
         slots = hidden.shape[2]
-        before = jnp.minimum(
-            batch["anchors"][..., None] + jnp.arange(slots), batch["tokens"].shape[1] - 2
-        )
-        rows = {"label": gather(batch["tokens"], before + 1)}
-        if options.kind != "ce":
-            rows["teacher"] = gather(states.hidden, before)
-            if states.best is not None:
-                rows["best"] = gather(states.best, before)
+        rows = gather_rows(batch, states, slots, with_teacher=options.kind != "ce")
         whole = jnp.arange(target_config.vocab_size, dtype=jnp.int32)
         ids = target["draft"]["ids"] if "draft" in target else whole
         each = (hidden, rows)
@@ -84,13 +77,30 @@ def make_slot_losses(target_config: TargetConfig, options: LossOptions) -> Calla
             return tuple(
                 jnp.moveaxis(array.reshape(slots, *hidden.shape[:2]), 0, 2) for array in found
             )
-        return tuple(array.reshape(before.shape) for array in found)
+        return tuple(array.reshape(hidden.shape[:3]) for array in found)
 
     return slot_losses
 
 
+def gather_rows(batch, states: TeacherStates, slots: int, with_teacher: bool) -> dict:
+    """Gather what slot k of each anchor learns, of the token k + 1 places after it.
+
+    Returns:
+      `label` int32 [B, A, K]; and with the teacher `teacher` [B, A, K, E], the target's hidden state
+      before that token, and `best` int32 [B, A, K] if it was computed.
+    """
+    before = batch["anchors"][..., None] + jnp.arange(slots)
+    before = jnp.minimum(before, batch["tokens"].shape[1] - 2)
+    rows = {"label": gather(batch["tokens"], before + 1)}
+    if with_teacher:
+        rows["teacher"] = gather(states.hidden, before)
+        if states.best is not None:
+            rows["best"] = gather(states.best, before)
+    return rows
+
+
 def compute_weights(batch, slots: int, history: int, gamma: float | None) -> jax.Array:
-    """Compute weights float32 [B, A, K], see `losses.compute_slot_weights`.
+    """Compute weights float32 [B, A, K], see `terms.compute_slot_weights`.
 
     They are 0 at anchors with fewer than `history` tokens before them.
     """
@@ -103,7 +113,7 @@ def compute_weights(batch, slots: int, history: int, gamma: float | None) -> jax
 def sum_losses(
     found, weights: jax.Array, metric_weights: jax.Array | None = None
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
-    """Sum up the loss in nats per slot, and the accuracies of `drafter_loss.sum_accuracies`.
+    """Sum up the loss in nats per slot, and the accuracies of `objective.sum_accuracies`.
 
     Args:
       found: from `make_slot_losses`.

@@ -20,7 +20,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import jaxspec
 from jaxspec.core.params import Params
 from jaxspec.costs.files import decode_costs, encode_costs, read_cost_file, write_json
 from jaxspec.costs.round_costs import RoundCosts, make_costs
@@ -31,6 +30,7 @@ from jaxspec.tuner.calibrate.round_clock import Case, time_rounds
 
 from ..run.command import one_line_errors
 from .block_replay import decode_settings
+from .options import ModelsToLoad
 
 # Predictions per sample, and number of samples.
 CALLS, SAMPLES = 4, 15
@@ -52,15 +52,12 @@ class BlockCosts(NamedTuple):
 
 
 @dataclasses.dataclass
-class BlockCostsOptions:
+class BlockCostsOptions(ModelsToLoad):
     """Options of the measurement.
 
     Attributes:
       out: JSON file to write.
       sizes: block sizes that the policy may choose, in ascending order.
-      drafter: a block drafter that ships with the target, a directory or a hub id.
-      target: `mini`, a directory or a hub id.
-      dtype: of target and drafter; None picks one that suits the device.
       builder: of the trees; a chain verifies the whole block.
       budget: verification budget of the trees; a chain ignores it.
       contexts: numbers of cached tokens to measure at.
@@ -72,9 +69,6 @@ class BlockCostsOptions:
 
     out: Path
     sizes: tuple[int, ...]
-    drafter: str
-    target: str = "mini"
-    dtype: str | None = None
     builder: str = "chain"
     budget: int = 32
     contexts: tuple[int, ...] = (64, 256)
@@ -204,7 +198,7 @@ def load_block_costs(path: Path, sizes: Sequence[int]) -> BlockCosts:
 
 def main(options: BlockCostsOptions) -> None:
     """Measure the times, print them and write them."""
-    params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
+    params = options.load()
     costs = measure_blocks(params, params.spec.default_drafter, options)
     save_block_costs(costs, options.out)
     for i, size in enumerate(costs.single.blocks):

@@ -20,15 +20,14 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from jaxspec.call.text.token_ids import to_ids
 from jaxspec.core.params import Params
 from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.io.text.prompt_files import LabelledPrompt
-from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.targets.transformer import Transformer
 
 from ..data.splits import number_places
 from .block_replay import committed_rounds
+from .options import encode_prompts
 
 # Of every five prompts of a domain, the fourth is for validation and the fifth for the test.
 PARTS = 5
@@ -190,8 +189,7 @@ def answer(
     Raises:
       ValueError: the file was made with other prompts, sizes or options.
     """
-    tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
-    ids = [list(to_ids(prompt.content, tokenizer, params.spec.target)) for prompt in prompts]
+    ids = encode_prompts(params, prompts)
     found, kept = _open(
         path,
         ids,

@@ -8,10 +8,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-import jaxspec
 from jaxspec.core.params import Params
-from jaxspec.io.text.prompt_files import read_prompts
-from jaxspec.io.text.tokenizer import load_tokenizer
 
 from .block_costs import (
     BlockCosts,
@@ -21,20 +18,18 @@ from .block_costs import (
     save_block_costs,
 )
 from .blockpilot_data import Answers, answer, neighbourhood, split_prompts
+from .options import PromptsToAnswer
 
 
-@dataclasses.dataclass
-class BlockPilotOptions:
+@dataclasses.dataclass(kw_only=True)
+class BlockPilotOptions(PromptsToAnswer):
     """Options of the training.
 
     Attributes:
-      prompts: JSON Lines of prompts, see `jaxspec.io.text.prompt_files.read_prompts`.
       out: folder for the policy, the report and everything else.
-      drafter: a block drafter that ships with the target, a directory or a hub id.
       held_out: JSON Lines of test prompts; None takes a fifth of `prompts`.
       test_limit: test prompts of each domain.
       answers: folder that keeps the rounds, of these sizes or more; None is `out`.
-      target: `mini`, a directory or a hub id.
       reach: choose among block sizes up to this far from the trained one (the paper's k).
       sizes: choose among these block sizes instead.
       builder: of the trees; a chain verifies the whole block (the paper).
@@ -57,19 +52,14 @@ class BlockPilotOptions:
       rate: learning rate of AdamW.
       weight_decay: of AdamW.
       limit: prompts of each domain.
-      chat: pass prompts as a user's chat message.
       max_new_tokens: of each answer.
       seed: of initial weights, dropout, order and shuffles.
-      dtype: of target and drafter; None picks one that suits the device.
     """
 
-    prompts: Path
     out: Path
-    drafter: str
     held_out: Path | None = None
     test_limit: int | None = 30
     answers: Path | None = None
-    target: str = "mini"
     reach: int = 2
     sizes: tuple[int, ...] = ()
     builder: str = "chain"
@@ -88,10 +78,8 @@ class BlockPilotOptions:
     rate: float = 1e-4
     weight_decay: float = 0.01
     limit: int | None = 120
-    chat: bool = False
     max_new_tokens: int = 96
     seed: int = 0
-    dtype: str | None = None
 
 
 class BlockPilotProblem(NamedTuple):
@@ -132,7 +120,7 @@ def load_problem(options: BlockPilotOptions) -> BlockPilotProblem:
     Raises:
       ValueError, OSError: prompts, options or checkpoints are unusable.
     """
-    params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
+    params = options.load()
     method, config = params.spec.drafters[0]
     if not hasattr(config, "block_size"):
         raise ValueError(f"drafter {options.drafter!r} drafts no blocks: give dflash or jetspec")
@@ -142,11 +130,10 @@ def load_problem(options: BlockPilotOptions) -> BlockPilotProblem:
         "budget": options.budget,
         "max_new_tokens": options.max_new_tokens,
     }
-    tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
     folder = options.answers or options.out
 
     def answered(path, limit, name):
-        prompts = read_prompts(path, tokenizer, limit=limit, chat=options.chat)
+        prompts = dataclasses.replace(options, prompts=path, limit=limit).read(params)
         return answer(params, method, prompts, sizes, folder / f"{name}.jsonl", **settings)
 
     answers = answered(options.prompts, options.limit, "train")

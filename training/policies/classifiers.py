@@ -25,12 +25,10 @@ import optax
 import scipy.stats
 import tyro
 
-import jaxspec
 from jaxspec.builders import dynamic
 from jaxspec.core.params import Params
 from jaxspec.io.fingerprint import fingerprint
-from jaxspec.io.text.prompt_files import LabelledPrompt, read_prompts
-from jaxspec.io.text.tokenizer import load_tokenizer
+from jaxspec.io.text.prompt_files import LabelledPrompt
 from jaxspec.policies.learned import c2t, disco, specdec_plus
 from jaxspec.policies.learned.networks import silu_head
 from jaxspec.policies.protocol import Policy
@@ -41,6 +39,7 @@ from ..data.splits import HELD_OUT, mark_held_out
 from ..run.command import one_line_errors
 from ..run.loop import LoopOptions, fit
 from .labels import Labels, collect, load_labels, save_labels
+from .options import PromptsToAnswer
 
 RULES = ("disco", "specdec_plus", "c2t", "c2t-ltd")
 # Epochs and rates of the papers; where a paper gives none, of Learning to Draft's comparison.
@@ -52,19 +51,12 @@ WEIGHT_DECAY = 0.01
 
 
 @dataclasses.dataclass
-class HeadOptions:
+class HeadOptions(PromptsToAnswer):
     """Options for training a head.
 
     Attributes:
       rule: the rule to train a head for.
-      prompts: JSON Lines of prompts to learn from, see
-        `jaxspec.io.text.prompt_files.read_prompts`.
       out: folder for the policy, the labels and the run's metrics.
-      drafter: one that ships with the target, a directory or a hub id.
-      target: `mini`, a directory or a hub id.
-      limit: prompts of each domain.
-      chat: pass prompts as a user's chat message.
-      max_new_tokens: of each answer.
       tree_width: width of the dynamic trees.
       depth: of the trees.
       budget: verification budget of the trees.
@@ -76,17 +68,10 @@ class HeadOptions:
       rejected_weight: weight of rejected tokens (SpecDec++'s paper: 6); None gives both classes the
         same total weight.
       seed: of initial weights and of the order of labels.
-      dtype: of the weights of target and drafter; None picks one that suits the device.
     """
 
     rule: Annotated[Literal["disco", "specdec_plus", "c2t", "c2t-ltd"], tyro.conf.Positional]
-    prompts: Path
     out: Path
-    drafter: str
-    target: str = "mini"
-    limit: int | None = 32
-    chat: bool = False
-    max_new_tokens: int = 128
     tree_width: int = 10
     depth: int = 9
     budget: int = 60
@@ -97,7 +82,6 @@ class HeadOptions:
     batch: int | None = None
     rejected_weight: float | None = None
     seed: int = 0
-    dtype: str | None = None
 
 
 class Examples(NamedTuple):
@@ -209,10 +193,9 @@ def train_classifier(options: HeadOptions) -> tuple[Policy, dict[str, float]]:
     Raises:
       ValueError, OSError: prompts, options or checkpoints are unusable.
     """
-    params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
+    params = options.load()
     method = params.spec.default_drafter
-    tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
-    prompts = read_prompts(options.prompts, tokenizer, limit=options.limit, chat=options.chat)
+    prompts = options.read(params)
     found = make_examples(options.rule, _labels(params, method, prompts, options))
     rule, (training, held) = (
         options.rule,

@@ -20,50 +20,36 @@ from tqdm import tqdm
 import jaxspec
 from jaxspec.call.options import group_options
 from jaxspec.core.params import Params
-from jaxspec.io.text.prompt_files import read_prompts
-from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.rules.static import make_static
 from jaxspec.policies.store import save_policy
 from jaxspec.tuner.calibrate.by_rows import about
 
 from ..run.command import one_line_errors
+from .options import PromptsToAnswer
 
 
-@dataclasses.dataclass
-class GridOptions:
+@dataclasses.dataclass(kw_only=True)
+class GridOptions(PromptsToAnswer):
     """Options of the search.
 
     Attributes:
-      prompts: JSON Lines of validation prompts, see
-        `jaxspec.io.text.prompt_files.read_prompts`.
       out: folder of the policy.
-      drafter: one that ships with the target, a directory or a hub id.
-      target: `mini`, a directory or a hub id.
       builder: of the trees, for example `dynamic/w6`; None takes the drafter's default.
       steps: numbers of draft steps after the root's to try; give none for drafters of one step.
       rows: numbers of verified rows to try, the root included.
       limit: prompts of each domain.
-      chat: pass prompts as a user's chat message.
-      max_new_tokens: of each answer.
       repeats: timed answers per prompt and pair.
       temperature: of the answers.
-      dtype: of target and drafter; None picks one that suits the device.
     """
 
-    prompts: Path
     out: Path
-    drafter: str
-    target: str = "mini"
     builder: str | None = None
     steps: tuple[int, ...] = (2, 4, 6, 8)
     rows: tuple[int, ...] = (8, 16, 32, 60)
     limit: int | None = 8
-    chat: bool = False
-    max_new_tokens: int = 128
     repeats: int = 3
     temperature: float = 0.0
-    dtype: str | None = None
 
 
 def measure_grid(
@@ -111,15 +97,9 @@ def search_grid(options: GridOptions) -> tuple[Policy, dict]:
     Raises:
       ValueError, OSError: prompts or options are unusable.
     """
-    params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
+    params = options.load()
     method = params.spec.default_drafter
-    tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
-    prompts = [
-        prompt.content
-        for prompt in read_prompts(
-            options.prompts, tokenizer, limit=options.limit, chat=options.chat
-        )
-    ]
+    prompts = [prompt.content for prompt in options.read(params)]
     pairs = [(steps, rows) for steps in options.steps or (None,) for rows in options.rows]
     settings = {
         "builder": options.builder,

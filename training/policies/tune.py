@@ -35,8 +35,6 @@ from jaxspec.core.params import Params
 from jaxspec.costs.files import load_costs
 from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.io.files.atomic import write_text
-from jaxspec.io.text.prompt_files import read_prompts
-from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.policies.compose import compose
 from jaxspec.policies.learned.c2t import C2TConfig
 from jaxspec.policies.learned.disco import DiscoConfig
@@ -52,6 +50,7 @@ from jaxspec.tuner.calibrate.by_steps import STEP_COSTS
 
 from ..data.splits import HELD_OUT, mark_held_out
 from ..run.command import one_line_errors
+from .options import PromptsToAnswer
 
 # Thresholds range from one at which the rule always stops to one at which it hardly ever stops.
 THRESHOLDS = {
@@ -67,40 +66,26 @@ CONFIGS = {"disco": DiscoConfig, "specdec_plus": SpecDecPlusConfig, "c2t": C2TCo
 
 
 @dataclasses.dataclass
-class TuneOptions:
+class TuneOptions(PromptsToAnswer):
     """Options of the search.
 
     Attributes:
       rule: the rule to tune.
-      prompts: JSON Lines of prompts, see `jaxspec.io.text.prompt_files.read_prompts`.
       times: JSON file of round times, written by `training.rl.times`.
       out: folder of the policy.
-      drafter: one that ships with the target, a directory or a hub id.
       head: folder of a saved policy; a learned rule takes its network.
-      target: `mini`, a directory or a hub id.
       thresholds: to try; none takes `THRESHOLDS`. The rule's default is always tried too.
       rows: largest numbers of verified rows to try, the root included; 0 means all rows.
-      limit: prompts of each domain; every fourth of them is used.
-      chat: pass prompts as a user's chat message.
-      max_new_tokens: of each answer.
       temperature: of the answers.
-      dtype: of target and drafter; None picks one that suits the device.
     """
 
     rule: Annotated[Literal["ddd", "svip", "disco", "specdec_plus", "c2t"], tyro.conf.Positional]
-    prompts: Path
     times: Path
     out: Path
-    drafter: str
     head: Path | None = None
-    target: str = "mini"
     thresholds: tuple[float, ...] = ()
     rows: tuple[int, ...] = (4, 6, 8, 12, 0)
-    limit: int | None = 32
-    chat: bool = False
-    max_new_tokens: int = 128
     temperature: float = 0.0
-    dtype: str | None = None
 
 
 def rounds_of(times: RoundCosts) -> dict[str, Any]:
@@ -186,16 +171,12 @@ def search_thresholds(options: TuneOptions) -> tuple[Policy, dict[str, Any]]:
     Raises:
       ValueError, OSError: prompts, times or options are unusable.
     """
-    times, params = (
-        load_costs(options.times),
-        jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype),
-    )
+    times, params = load_costs(options.times), options.load()
     settings = rounds_of(times)
     method, budget = settings["drafter"], settings["budget"]
     made_for = about(params, method, settings)
     rule = make_tuned_rule(options, settings["depth"] - 1, made_for)
-    tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
-    asked = read_prompts(options.prompts, tokenizer, limit=options.limit, chat=options.chat)
+    asked = options.read(params)
     prompts = [
         asked[number].content
         for number in np.flatnonzero(mark_held_out([prompt.domain for prompt in asked]))

@@ -17,18 +17,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import jaxspec
 from jaxspec.call.options import group_options
 from jaxspec.call.session import matmul_precision, prepare, run_prefill
-from jaxspec.call.text.token_ids import to_ids
-from jaxspec.io.text.prompt_files import read_prompts
-from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.policies.rules.static import Constants, make_static
 from jaxspec.round.context import make_round
 from jaxspec.round.draft import draft
 from jaxspec.round.grow import grow
 from jaxspec.round.loop import run
 
+from ..policies.options import encode_prompts
 from .environment import Data, Environment, Replay, RoundState
 from .options import TextOptions, decode_options, sees_pool
 
@@ -182,8 +179,5 @@ def load_texts(prompts: Path, header: dict, decide: Callable, seed: int) -> Text
     options = TextOptions(
         prompts=prompts, target=header["model"], **{name: header[name] for name in names}
     )
-    params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
-    tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
-    found = read_prompts(prompts, tokenizer, limit=options.limit, chat=options.chat)
-    ids = [to_ids(prompt.content, tokenizer, params.spec.target) for prompt in found]
-    return Texts(params, ids, options, decide, seed)
+    params = options.load()
+    return Texts(params, encode_prompts(params, options.read(params)), options, decide, seed)

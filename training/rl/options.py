@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 from jaxspec.builders import Builder, dynamic, make_builder
 from jaxspec.drafters.registry import record_of
 
+from ..policies.options import ModelsToLoad, PromptsToAnswer
+
 
 @dataclasses.dataclass(kw_only=True)
-class RoundOptions:
+class RoundOptions(ModelsToLoad):
     """The models, the builder and the sizes of the rounds.
 
     Attributes:
-      target: `mini`, a directory or a hub id.
-      drafter: name of its drafter.
       builder: of the trees; None takes the drafter's default. `dynamic` records the pool, other
         builders record the tree.
       width: W of the dynamic tree.
@@ -23,35 +22,23 @@ class RoundOptions:
       block_size: of block drafters; None takes the trained size.
       sizes: row counts that a round may verify, the root included; the largest is the tree's
         budget.
-      dtype: of the weights; None picks one that suits the device.
     """
 
-    target: str = "mini"
-    drafter: str
     builder: str | None = None
     width: int = 6
     steps: int = 9
     block_size: int | None = None
     sizes: tuple[int, ...] = (2, 4, 6, 8, 12, 16, 24, 32, 48)
-    dtype: str | None = None
 
 
 @dataclasses.dataclass(kw_only=True)
-class TextOptions(RoundOptions):
+class TextOptions(RoundOptions, PromptsToAnswer):
     """The rounds and the texts to generate with them.
 
     Attributes:
-      prompts: .jsonl or .jsonl.gz file, see `jaxspec.io.text.prompt_files.read_prompts`.
-      limit: prompts of each domain.
-      chat: pass prompts as a user's chat message.
-      max_new_tokens: of a text.
       batch: texts recorded together.
     """
 
-    prompts: Path
-    limit: int | None = 32
-    chat: bool = False
-    max_new_tokens: int = 128
     batch: int = 8
 
 

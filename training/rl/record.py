@@ -18,13 +18,9 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-import jaxspec
 from jaxspec.call.options import group_options
 from jaxspec.call.session import matmul_precision, prepare, run_prefill
-from jaxspec.call.text.token_ids import to_ids
 from jaxspec.core.tree import root_only
-from jaxspec.io.text.prompt_files import read_prompts
-from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.policies.rules.static import make_static
 from jaxspec.round.commit import absorb, commit
 from jaxspec.round.context import make_round
@@ -34,6 +30,7 @@ from jaxspec.round.plan import make_plan
 from jaxspec.round.quick_jit import quick_jit
 from jaxspec.round.verify import verify
 
+from ..policies.options import encode_prompts
 from ..replay.committed import committed_of_pool, committed_of_tree
 from ..replay.records import Record, save_record
 from ..run.command import one_line_errors
@@ -199,10 +196,9 @@ def record(options: TextOptions) -> Record:
         raise ValueError(
             f"sizes are {list(options.sizes)}: give numbers of rows in ascending order, from 1"
         )
-    params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
-    tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
-    prompts = read_prompts(options.prompts, tokenizer, limit=options.limit, chat=options.chat)
-    ids = [to_ids(prompt.content, tokenizer, params.spec.target) for prompt in prompts]
+    params = options.load()
+    prompts = options.read(params)
+    ids = encode_prompts(params, prompts)
     room = params.spec.target.max_positions - options.max_new_tokens
     chosen = sorted(
         (i for i in range(len(ids)) if len(ids[i]) <= room), key=lambda i: (len(ids[i]), i)

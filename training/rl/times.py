@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-import jaxspec
 from jaxspec.costs.files import save_costs
 from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.tuner.calibrate.by_steps import calibrate_steps
@@ -56,7 +55,7 @@ def times_of(
 
 def main(options: TimesOptions) -> None:
     """Measure the times, print them and write them."""
-    params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
+    params = options.load()
     times = times_of(params, options, options.contexts, options.repeats)
     save_costs(times, options.out)
     for i, context in enumerate(times.contexts):

@@ -15,8 +15,8 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.base import Nodes
 from jaxspec.drafters.falcon.drafter import make_falcon_drafter
 from jaxspec.drafters.falcon.network import Falcon, FalconConfig
+from training.drafters.falcon import init_falcon
 from training.drafters.falcon.loss import make_chains
-from training.drafters.falcon.model import init_falcon
 
 SLOTS, NODES, PAIRS = 3, 2, 8
 CONFIG = FalconConfig(**toys.SIZES, **toys.OF_TARGET, slots=SLOTS, blocks=3, lstm_size=6)

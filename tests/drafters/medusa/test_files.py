@@ -19,7 +19,7 @@ from jaxspec.drafters.parallelspec.network import ParallelSpecConfig
 from jaxspec.io.files.json_files import read_json
 from jaxspec.io.files.safetensors_files import write_safetensors
 from jaxspec.io.weights.weight_map import WeightMismatch
-from training.drafters.falcon.model import init_falcon
+from training.drafters.falcon import init_falcon
 from training.drafters.medusa import init_medusa
 from training.drafters.parallelspec import init_parallelspec
 

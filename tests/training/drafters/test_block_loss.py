@@ -200,7 +200,7 @@ def test_tiles_equal_the_whole_and_keep_nan_rows_out():
 def test_bad_options_are_refused():
     with pytest.raises(ValueError, match="loss temperature is 0"):
         make_block_loss(CONFIG, TARGET, LossOptions(temperature=0))
-    with pytest.raises(ValueError, match="gamma is 0: give a decay length above 0, or None"):
+    with pytest.raises(ValueError, match="gamma is 0: give a number above 0, or None"):
         make_block_loss(CONFIG, TARGET, LossOptions(gamma=0))
     with pytest.raises(ValueError, match="give --model.mask-token"):
         make_block_config(ModelOptions(), TARGET)

@@ -8,8 +8,8 @@ import pytest
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.falcon.network import FalconConfig
 from jaxspec.targets.transformer import Transformer
+from training.drafters.falcon import init_falcon
 from training.drafters.falcon.loss import choose, make_chains, make_falcon_loss
-from training.drafters.falcon.model import init_falcon
 from training.loss.objective import LossOptions
 
 SIZES = dict(hidden_size=16, num_heads=2, num_kv_heads=1, head_dim=8, ffn_size=16)

@@ -10,8 +10,8 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.falcon.network import FalconConfig
 from jaxspec.drafters.parallelspec.network import ParallelSpecConfig
 from jaxspec.targets.transformer import Transformer
+from training.drafters.falcon import init_falcon
 from training.drafters.falcon.loss import make_falcon_loss
-from training.drafters.falcon.model import init_falcon
 from training.drafters.parallelspec import init_parallelspec, make_parallelspec_loss
 from training.loss.objective import LossOptions
 

@@ -217,9 +217,9 @@ def test_a_predictor_learns_what_can_be_learned(tmp_path, objective):
     score = np.eye(3)[np.argmax(x[:, :3], axis=1)] + 1
     part = np.arange(448), np.arange(448, 512)
     options = BlockPilotOptions(
-        Path("none"),
-        tmp_path,
-        "dflash",
+        out=tmp_path,
+        prompts=Path("none"),
+        drafter="dflash",
         width=32,
         layers=2,
         batch=64,
@@ -303,7 +303,7 @@ def test_answers_are_kept_and_go_on(toy, tmp_path):
 @pytest.mark.slow
 def test_every_size_is_timed(toy, tmp_path):
     options = BlockCostsOptions(
-        tmp_path / "t", (2, 3), "dflash", contexts=(16,), repeats=1, width=8, rank=4
+        tmp_path / "t", (2, 3), drafter="dflash", contexts=(16,), repeats=1, width=8, rank=4
     )
     times = measure_blocks(toy, "dflash", options)
     for costs in times[:2]:

@@ -90,7 +90,7 @@ def test_labels_of_other_settings_are_refused(tmp_path, monkeypatch):
     path, asked = tmp_path / "labels.npz", [LabelledPrompt("a", [1, 2])]
     params = jaxspec.load(GOLDEN / "target", drafter={"dflash": GOLDEN / "drafter"})
     monkeypatch.setattr(classifiers, "collect", lambda *arguments, **options: made_up())
-    options = classifiers.HeadOptions("c2t", Path("none"), tmp_path, "eagle3")
+    options = classifiers.HeadOptions("c2t", tmp_path, prompts=Path("none"), drafter="eagle3")
     classifiers._labels(params, "dflash", asked, options)
     monkeypatch.setattr(
         classifiers, "collect", lambda *arguments, **options: pytest.fail("labelled again")
@@ -120,7 +120,7 @@ def test_labels_come_from_trees_of_the_given_width(tmp_path, monkeypatch):
     )
     params = jaxspec.load("mini", drafter="dflash", dtype="float32")
     options = classifiers.HeadOptions(
-        "specdec_plus", Path("none"), tmp_path, "eagle3", tree_width=3, width=8
+        "specdec_plus", tmp_path, prompts=Path("none"), drafter="eagle3", tree_width=3, width=8
     )
     classifiers._labels(params, "dflash", [LabelledPrompt("a", [1, 2])], options)
     assert asked == {"width": 3, "depth": 9, "budget": 60, "max_new_tokens": 128}
@@ -133,7 +133,15 @@ def test_heads_learn_and_are_saved(tmp_path, monkeypatch, rule):
     asked = tmp_path / "prompts.jsonl"
     asked.write_text('{"prompt": [1, 2]}\n' * 8)
     options = classifiers.HeadOptions(
-        rule, asked, tmp_path, "eagle3", batch=64, epochs=60, rate=1e-2, width=8, threshold=0.4
+        rule,
+        tmp_path,
+        prompts=asked,
+        drafter="eagle3",
+        batch=64,
+        epochs=60,
+        rate=1e-2,
+        width=8,
+        threshold=0.4,
     )
     policy, found = classifiers.train_classifier(options)
     if rule != "disco":  # whose features say nothing about these labels

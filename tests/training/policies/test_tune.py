@@ -31,9 +31,14 @@ def options(tmp_path):
     (tmp_path / "prompts.jsonl").write_text(
         "".join(json.dumps({"prompt": [1, i]}) + "\n" for i in range(8))
     )
-    files = (tmp_path / "prompts.jsonl", tmp_path / "times.json", tmp_path / "tuned")
+    files = dict(prompts=tmp_path / "prompts.jsonl", drafter=str(GOLDEN / "drafter"))
     return tune.TuneOptions(
-        "svip", *files, str(GOLDEN / "drafter"), target=str(GOLDEN / "target"), rows=(4, 0)
+        "svip",
+        tmp_path / "times.json",
+        tmp_path / "tuned",
+        **files,
+        target=str(GOLDEN / "target"),
+        rows=(4, 0),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 
 from jaxspec.core.cache import filled
@@ -12,6 +11,7 @@ from jaxspec.drafters.dflash.network import BlockDrafter, BlockDrafterConfig
 from jaxspec.drafters.hf_fields import check_fits
 
 from ...data.documents import load_bpe_tokenizer
+from ..first_weights import draw_weights
 from ..model_options import ModelOptions, check_draft_vocab
 
 MASK_TOKENS = ("<|mask|>", "<mask>", "[MASK]")
@@ -100,6 +100,4 @@ def init_block_drafter(config: BlockDrafterConfig, seed: int):
 
     features = jnp.zeros((1, 2, len(config.feature_layers) * config.target_hidden_size))
     block, positions = jnp.zeros((1, 2, config.hidden_size)), jnp.zeros((1, 2), jnp.int32)
-    return jax.jit(
-        lambda key: BlockDrafter(config).init(key, features, block, positions, method=touch)
-    )(jax.random.key(seed))
+    return draw_weights(BlockDrafter(config), seed, (features, block, positions), touch)

@@ -29,7 +29,7 @@ def _frozen(preset: DrafterPreset, steps: int) -> DrafterPreset:
         preset,
         model=preset.model | dict(block_size=8, sample_from_anchor=False),
         loop=preset.loop | dict(steps=steps, parts=1),
-        drafter=dict(dspark=DSparkOptions(freeze_backbone=True)),
+        method=dict(dspark=DSparkOptions(freeze_backbone=True)),
     )
 
 
@@ -46,7 +46,7 @@ def _large(target: str, layers: tuple[int, ...]) -> DrafterPreset:
         loop=dict(steps=25_000, save_every=500, eval_every=1_000, parts=128),
         length=4096,
         batch=512,
-        drafter=dict(dspark=DSparkOptions(after_prompt=True)),
+        method=dict(dspark=DSparkOptions(after_prompt=True)),
     )
 
 

@@ -18,6 +18,7 @@ from jaxspec.drafters.dspark.network import DSpark, DSparkConfig, MarkovHead
 from ...data.draft_vocab import find_slots
 from ...loss.objective import (
     LossOptions,
+    cast_leaves,
     draft_logits,
     get_target_states,
     make_teacher_logits,
@@ -127,20 +128,19 @@ def make_dspark_loss(
 
 def _forward(config: DSparkConfig, options: LossOptions, params, target, batch, states):
     """Run the backbone: (hidden [B, A, K, E] of slots that propose tokens, the heads' weights)."""
-
-    def cast(tree):
-        return jax.tree.map(lambda leaf: leaf.astype(options.dtype), tree)
-
+    dtype = jnp.dtype(options.dtype)
     backbone = target[BACKBONE] if BACKBONE in target else params[BACKBONE]
     hidden = block_hidden(
         config,
-        {"params": cast(backbone)},
-        target["params"]["embedding"].astype(options.dtype),
+        {"params": cast_leaves(backbone, dtype)},
+        target["params"]["embedding"].astype(dtype),
         batch,
-        states.features.astype(options.dtype),
+        states.features.astype(dtype),
         chunk=options.anchor_chunk,
     )
-    heads = {name: cast(leaves) for name, leaves in params.items() if name != BACKBONE}
+    heads = {
+        name: cast_leaves(leaves, dtype) for name, leaves in params.items() if name != BACKBONE
+    }
     return hidden[:, :, config.first_slot :], heads
 
 

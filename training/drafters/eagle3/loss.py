@@ -19,7 +19,7 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.eagle3.network import EagleConfig, EagleDrafter
 from jaxspec.targets.layers import behind
 
-from ...loss.objective import LossOptions, get_target_states
+from ...loss.objective import LossOptions, get_drafter_inputs
 from ...loss.slot_losses import (
     check_options,
     compute_weights,
@@ -86,18 +86,11 @@ def make_chain_losses(
     slot_losses = make_slot_losses(target_config, options)
 
     def losses_of(params, target, batch):
-        dtype = jnp.dtype(options.dtype)
-        states = get_target_states(config, target_config, target, batch)
-        weights = {"params": jax.tree.map(lambda leaf: leaf.astype(dtype), params["params"])}
-        embedding = target["params"]["embedding"].astype(dtype)
+        states, weights, embedding, features = get_drafter_inputs(
+            config, target_config, options, params, target, batch
+        )
         hidden = chain_hidden(
-            config,
-            weights,
-            embedding,
-            batch,
-            states.features.astype(dtype),
-            steps,
-            options.anchor_chunk,
+            config, weights, embedding, batch, features, steps, options.anchor_chunk
         )
         hidden = EagleDrafter(config).apply(weights, hidden, method="final")
         return slot_losses(hidden, params["params"]["lm_head"], target, batch, states)

@@ -15,6 +15,7 @@ from jaxspec.drafters.eagle3.hf_config import default_feature_layers
 from jaxspec.drafters.eagle3.network import EagleConfig, EagleDrafter
 from jaxspec.drafters.files import for_target
 
+from ..first_weights import draw_weights
 from ..model_options import ModelOptions, check_sizes
 
 
@@ -59,26 +60,11 @@ def make_wide_config(
 
 
 def init_eagle(config: EagleConfig, seed: int, head: jax.Array | None = None):
-    """Initialise float32 variables {"params": ...} of `EagleDrafter(config)`.
-
-    Args:
-      config: of the drafter.
-      seed: of the random weights.
-      head: [E, D], initial output projection, for example the target's columns of the draft
-        vocabulary; None draws it at random.
-    """
+    """Initialise float32 variables of `EagleDrafter(config)`, see `draw_weights`."""
 
     def touch(drafter: EagleDrafter, features, tokens, positions):
         return drafter.logits(drafter(tokens, drafter.fuse(features), positions)[0])
 
     features = jnp.zeros((1, 1, len(config.feature_layers) * config.target_hidden_size))
     tokens, positions = jnp.zeros((1, 1, config.hidden_size)), jnp.zeros((1, 1), jnp.int32)
-    start = jax.jit(
-        lambda key: EagleDrafter(config).init(key, features, tokens, positions, method=touch)
-    )
-    variables = start(jax.random.key(seed))
-    return (
-        variables
-        if head is None
-        else {"params": variables["params"] | {"lm_head": jnp.asarray(head, jnp.float32)}}
-    )
+    return draw_weights(EagleDrafter(config), seed, (features, tokens, positions), touch, head)

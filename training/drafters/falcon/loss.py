@@ -25,7 +25,7 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.falcon.network import Falcon, FalconConfig
 from jaxspec.targets.layers import behind
 
-from ...loss.objective import LossOptions, get_target_states
+from ...loss.objective import LossOptions, get_drafter_inputs
 from ...loss.slot_losses import (
     check_options,
     compute_weights,
@@ -71,20 +71,11 @@ def make_falcon_loss(
     guesses = make_slot_losses(target_config, dataclasses.replace(options, kind="ce"))
 
     def loss(params, target, batch):
-        states = get_target_states(config, target_config, target, batch)
-        weights = {
-            "params": jax.tree.map(lambda leaf: leaf.astype(options.dtype), params["params"])
-        }
-        embedding = target["params"]["embedding"].astype(options.dtype)
-        head, slots = params["params"]["lm_head"], config.slots
-        hidden_of = make_chains(
-            config,
-            weights,
-            embedding,
-            batch,
-            states.features.astype(options.dtype),
-            options.anchor_chunk,
+        states, *inputs, features = get_drafter_inputs(
+            config, target_config, options, params, target, batch
         )
+        head, slots = params["params"]["lm_head"], config.slots
+        hidden_of = make_chains(config, *inputs, batch, features, options.anchor_chunk)
         counted = compute_weights(batch, config.depth, slots, options.gamma)
         replaced = jnp.zeros((*batch["anchors"].shape, slots), bool)
         if glance:
@@ -147,16 +138,11 @@ def make_chains(
       chunk: anchors of each row computed together, and recomputed for the gradient; None computes
         all at once and keeps everything.
     """
-    model, positions, anchors, slots = (
-        Falcon(config),
-        batch["positions"],
-        batch["anchors"],
-        config.slots,
-    )
+    model, slots = Falcon(config), config.slots
+    positions, anchors = batch["positions"], batch["anchors"]
     fused = model.apply(params, features, method="fuse")
-    following = jnp.roll(
-        batch["tokens"], -1, axis=1
-    )  # no token follows the last column, so its pair is wrong; no anchor reads it
+    # No token follows the last column, so its pair is wrong; no anchor reads it.
+    following = jnp.roll(batch["tokens"], -1, axis=1)
     empty = jnp.zeros((len(anchors), 2 * config.lstm_layers * config.lstm_size), fused.dtype)
     x, memory = model.apply(
         params, jnp.take(embedding, following, axis=0), fused, empty, positions == 0, method="read"

@@ -14,7 +14,7 @@ from jaxspec.drafters.specblock.network import SpecBlock, SpecBlockConfig, rank_
 from jaxspec.targets.transformer import Transformer
 
 from ...data.draft_vocab import find_slots
-from ...loss.objective import LossOptions, get_target_states
+from ...loss.objective import LossOptions, get_drafter_inputs
 from ...loss.terms import gather
 from .forward import block_outputs
 
@@ -87,13 +87,10 @@ def make_specblock_slot_losses(
         )
 
     def losses_of(params, target, batch, cuts):
-        dtype = jnp.dtype(options.dtype)
-        states = get_target_states(config, target_config, target, batch)
-        weights = {"params": jax.tree.map(lambda leaf: leaf.astype(dtype), params["params"])}
-        embedding = target["params"]["embedding"].astype(dtype)
-        hidden = block_outputs(
-            config, weights, embedding, batch, states.features.astype(dtype), cuts, peers=peers
+        states, weights, embedding, features = get_drafter_inputs(
+            config, target_config, options, params, target, batch
         )
+        hidden = block_outputs(config, weights, embedding, batch, features, cuts, peers=peers)
         last = batch["tokens"].shape[1] - 1
         before = jnp.minimum(
             batch["anchors"][..., None] + ahead_of(cuts, config.slots)[:, :, None], last
