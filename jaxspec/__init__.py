@@ -17,13 +17,14 @@ _check_distribution()
 __version__ = "0.1.0"
 
 from jaxspec import adapt, builders, policies
-from jaxspec.call.api import decode, stream
+from jaxspec.api.decode import decode, stream
+from jaxspec.api.warm import warmup
 from jaxspec.call.options import Sampling, Speculation
 from jaxspec.call.output import Output, Stats
-from jaxspec.call.warm import warmup
 from jaxspec.core.params import Params
 from jaxspec.core.state import Tree
 from jaxspec.round.plan import DecodeConfig
+from jaxspec.tuner.tuner import Tuner
 from jaxspec.zoo.checkpoint import load
 from jaxspec.zoo.save import save
 
@@ -35,6 +36,7 @@ __all__ = [
     "Speculation",
     "Stats",
     "Tree",
+    "Tuner",
     "__version__",
     "adapt",
     "builders",

@@ -16,7 +16,8 @@ BASE = {"jaxspec.core", "jaxspec.io", "pallas_kernels"}
 MODELS = BASE | {"jaxspec.targets", "jaxspec.drafters"}
 ROUND = MODELS | {"jaxspec.builders", "jaxspec.costs", "jaxspec.policies", "jaxspec.acceptance"}
 CALL = ROUND | {"jaxspec.round"}
-ENGINE = CALL | {"jaxspec.call"}
+TUNER = CALL | {"jaxspec.call"}
+ENGINE = TUNER | {"jaxspec.tuner", "jaxspec.api"}
 ALLOWED = {
     "pallas_kernels": set(),
     "jaxspec.core": set(),
@@ -29,17 +30,16 @@ ALLOWED = {
     "jaxspec.acceptance": BASE,
     "jaxspec.round": ROUND,
     "jaxspec.call": CALL,
+    "jaxspec.tuner": TUNER,
+    "jaxspec.api": TUNER | {"jaxspec.tuner"},
     "jaxspec.view": ENGINE,
     "jaxspec.zoo": ENGINE,
     "jaxspec.adapt": ENGINE,
     "jaxspec.serve": ENGINE,
-    "jaxspec.tuner": ENGINE,
-    "jaxspec.bench": ENGINE
-    | {"jaxspec.adapt", "jaxspec.view", "jaxspec.zoo", "jaxspec.serve", "jaxspec.tuner"},
+    "jaxspec.bench": ENGINE | {"jaxspec.adapt", "jaxspec.view", "jaxspec.zoo", "jaxspec.serve"},
     "jaxspec.training": {"jaxspec.core"},  # a clone's name for the folder `training`
     "jaxspec.cli": ENGINE
-    | {"jaxspec.adapt", "jaxspec.view", "jaxspec.zoo", "jaxspec.serve", "jaxspec.tuner"}
-    | {"jaxspec.bench"},
+    | {"jaxspec.adapt", "jaxspec.view", "jaxspec.zoo", "jaxspec.serve", "jaxspec.bench"},
 }
 LAZY = {"torch", "transformers", "matplotlib", "optax", "orbax", "tqdm", "tyro", "IPython"}
 

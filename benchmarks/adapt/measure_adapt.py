@@ -22,6 +22,7 @@ from jaxspec.call.options import group_options
 from jaxspec.call.session import prepare
 from jaxspec.core.params import Params
 from jaxspec.io.text.prompt_files import LabelledPrompt
+from jaxspec.tuner.tuner import tune
 
 ARMS = tuple(DECIDERS)
 
@@ -163,9 +164,8 @@ def one_of_each_size(
     """Return one prompt for each capacity of caches that the prompts need."""
     found: dict[int, Any] = {}
     for content in contents:
-        found.setdefault(
-            prepare(params, content, drafter=method, **group_options(**given)).capacity, content
-        )
+        session, _ = tune(prepare(params, content, drafter=method, **group_options(**given)))
+        found.setdefault(session.capacity, content)
     return list(found.values())
 
 

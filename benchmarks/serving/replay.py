@@ -23,9 +23,9 @@ from jaxspec.serve.on_device.calibration import (
 )
 from jaxspec.serve.on_device.share_rows import Offer, share_rows
 from jaxspec.serve.on_device.slot_rounds import Rules
-from jaxspec.serve.scheduling.choice import DraftChoice
-from jaxspec.serve.scheduling.costs import Costs
-from jaxspec.serve.scheduling.live_costs import LiveCosts
+from jaxspec.tuner.serving.costs import Costs
+from jaxspec.tuner.serving.draft_choice import DraftChoice
+from jaxspec.tuner.serving.live_costs import LiveCosts
 
 # Rounds after which figures count: the choice to draft and the correction of scores have settled.
 _SETTLED = 128

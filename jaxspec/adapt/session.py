@@ -24,16 +24,17 @@ from jaxspec.adapt.prices import Meter, Prices, price_updates
 from jaxspec.adapt.publish import hash_weights
 from jaxspec.adapt.served import Served, check_drafter, copy_drafter
 from jaxspec.adapt.updates import is_finite, make_trainer
-from jaxspec.call.api import run_session
 from jaxspec.call.arguments import check_seed
 from jaxspec.call.options import Speculation
 from jaxspec.call.output import Output
+from jaxspec.call.run import run_session
 from jaxspec.call.session import prepare
 from jaxspec.call.text.token_ids import Prompt, Prompts, is_batch
 from jaxspec.core.params import Params, check_params
 from jaxspec.core.runtime.compilations import compile_seconds
 from jaxspec.core.runtime.jax_settings import under_own_settings
 from jaxspec.targets.sharding.place import refuse
+from jaxspec.tuner.tuner import tune
 
 # What a session shows after every query: plain values, no text.
 Event = dict[str, Any]
@@ -129,13 +130,13 @@ class AdaptiveSession:
         given = options.get("speculation") or Speculation()
         if given.lookup is None:  # copied tokens are no evidence of the drafter
             options["speculation"] = dataclasses.replace(given, lookup=False)
-        call = prepare(self.params, prompt, drafter=self.drafter, **options)
+        call, hooks = tune(prepare(self.params, prompt, drafter=self.drafter, **options))
         # All calls of a session run one program, so that a rule that rests compiles no other.
         rows = self.options.rows if adapt and self.decider.learns else 0
         config = dataclasses.replace(call.config, evidence=rows)
         call = dataclasses.replace(call, config=config)
         began = self.clock()
-        outputs, state = run_session(call)
+        outputs, state = run_session(call, hooks=hooks)
         seconds = self.clock() - began
         if adapt:
             lengths = zip(call.tokens, call.lengths, strict=True)

@@ -15,6 +15,7 @@ from jaxspec.call.stream import stream_rounds
 from jaxspec.core.params import Params
 from jaxspec.io.hub import shipped
 from jaxspec.io.text.prompt_files import LabelledPrompt, read_prompts
+from jaxspec.tuner.tuner import tune
 from jaxspec.view.text import mark_round
 from jaxspec.zoo.places import PACKAGED, find_drafters, is_installed
 
@@ -97,7 +98,8 @@ def _stream(
     colour: bool,
     show: Callable[[str], Any],
 ) -> None:
-    for part in stream_rounds(prepare(params, prompt.content, **group_options(**options))):
+    session = prepare(params, prompt.content, **group_options(**options))
+    for part in stream_rounds(*tune(session)):
         show(mark_round(part, tokenizer.decode, colour=colour))
     show("\n\n")
 

@@ -1,4 +1,4 @@
-"""The policy of a call: whether it is the automatic one, and the state that it begins with."""
+"""The policy of a call: whether a tuner chooses it, and the state that it begins with."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from jaxspec.policies.protocol import Policy
 from jaxspec.round.plan import Plan
 
 
-def is_automatic(policy: Policy | str | None, fixed: bool) -> bool:
-    """Say whether a call chooses by cost.
+def leaves_open(policy: Policy | str | None, fixed: bool) -> bool:
+    """Say whether a call leaves to a tuner how much its rounds draft and verify.
 
     Args:
       policy: as given.

@@ -97,7 +97,7 @@ class Speculation:
         deeper, above 1 wider (None: the policy's, if it names one, else the drafter's own).
       policy: decides, per round, whether to draft, how many steps, and how many rows to verify; or,
         per call, the block size. See `jaxspec.policies`. `auto` measures what rounds cost, chooses
-        the rows of each and stops drafting while it does not pay; see `jaxspec.call.automatic`.
+        the rows of each and stops drafting while it does not pay; see `jaxspec.tuner.automatic`.
         `Output.policy` holds what a policy learned, for the next call. (None: `auto`; with a
         `builder` or a `budget`, no policy: every round drafts and verifies as much as these allow.)
 

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
-from typing import Any
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.call import arguments, weight_layouts
-from jaxspec.call.automatic import recall_policy
-from jaxspec.call.call_policy import is_automatic, start_policy
-from jaxspec.call.drafter_choice import choose_drafter
+from jaxspec.call import arguments
+from jaxspec.call.call_policy import leaves_open, start_policy
 from jaxspec.call.options import Sampling, Speculation, Stop, fill_records, names_options
 from jaxspec.call.prefill import prefill
 from jaxspec.call.resolve import resolve_config
@@ -38,8 +37,38 @@ from jaxspec.core.sampling.settings import SamplingValues
 from jaxspec.core.state import DecodeState, Request
 from jaxspec.io.program_cache import keep_programs
 from jaxspec.policies.protocol import Policy
-from jaxspec.round.plan import DecodeConfig, make_plan, suits_lookup
+from jaxspec.round.plan import DecodeConfig, make_plan
 from jaxspec.round.sizes import check_capacity, choose_capacity, room_for, round_up
+
+
+class OpenChoices(NamedTuple):
+    """What a caller left open, besides whether to draft and how many rows each round verifies.
+
+    Attributes:
+      drafter: which drafter.
+      budget: the most rows of a round.
+      lookup: whether to mix prompt lookup in.
+    """
+
+    drafter: bool
+    budget: bool
+    lookup: bool
+
+
+class Given(NamedTuple):
+    """What a caller gave that other choices must know.
+
+    Attributes:
+      resolve: see `resolve_config`, for a drafter's name as keyword.
+      temperature: of sampling.
+      capacity: rows of the caches, or None.
+      grows: whether the prompt is a conversation.
+    """
+
+    resolve: Callable[..., tuple[DecodeConfig, SamplingValues]]
+    temperature: float
+    capacity: int | None
+    grows: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +76,7 @@ class Session:
     """A prepared call of B prompts.
 
     Attributes:
-      params: the model and its drafters, with what `jaxspec.targets.layouts` adds.
+      params: the model and its drafters, in the layout that a tuner chose.
       config: static choices, which decide what is compiled.
       request: arrays that every round reads.
       tokens: int32 [B, S], the prompts, padded to the capacity.
@@ -57,8 +86,9 @@ class Session:
       stop_strings: strings that the host looks for in the text.
       tokenizer: the model's tokenizer, or None if it has none.
       policy: the policy with its first state, or None if it has nothing to decide.
-      automatic: whether the policy is the automatic one, which probes and learns, see
-        `jaxspec.call.automatic`.
+      given: what the caller gave.
+      open: what the caller left open; None: nothing. Until a tuner chooses, see `choose`, it is the
+        first drafter without lookup, whose rounds verify as many rows as the budget says.
     """
 
     params: Params
@@ -71,7 +101,17 @@ class Session:
     stop_strings: Stops
     tokenizer: Any
     policy: Policy | None
-    automatic: bool = False
+    given: Given
+    open: OpenChoices | None = None
+
+    @property
+    def automatic(self) -> bool:
+        """Whether the policy is a tuner's, which probes and learns."""
+        return self.open is not None and self.policy is not None
+
+    def resolve(self, drafter: str) -> DecodeConfig:
+        """Return the static choices of this call with another drafter, and without a policy."""
+        return self.given.resolve(drafter=drafter)[0]
 
     def prompt(self, index: int) -> list[int]:
         """Return the token ids of prompt `index`."""
@@ -106,46 +146,69 @@ def prepare(
     seed = arguments.check_seed(seed)
     sampling, speculation = fill_records(temperature, budget, sampling, speculation)
     arguments.check_count("min_tokens", sampling.min_tokens, 0, max_new_tokens)
-    policy = speculation.policy
-    automatic = is_automatic(policy, speculation.fixed)
+    policy, open = speculation.policy, None
+    if leaves_open(policy, speculation.fixed):
+        open = OpenChoices(drafter is None, speculation.budget is None, speculation.lookup is None)
     tokenizer = params.tokenizer
     ids = _token_ids(spec, prompt, tokenizer, max_new_tokens)
-    if automatic and drafter is None:
-        drafter = choose_drafter(params, len(ids), not sampling.temperature)
-    config, values = resolve_config(
-        spec, drafter=drafter, sampling=sampling, speculation=speculation
-    )
-    if speculation.lookup is None and automatic and params.layout is None:
-        config = dataclasses.replace(config, lookup=suits_lookup(spec, config.drafter))
-    params = weight_layouts.PROCESS.add_copies(params, config.drafter, len(ids))
-    chosen = policy if isinstance(policy, Policy) else None
-    if automatic:
-        chosen, config = recall_policy(params, config, speculation.budget, len(ids))
-    plan = make_plan(spec, config)
-    if chosen is not None:
-        chosen = start_policy(chosen, plan, len(ids), float(sampling.temperature or 0))
+    resolve = functools.partial(resolve_config, spec, sampling=sampling, speculation=speculation)
+    config, values = resolve(drafter=drafter)
     least = sampling.min_tokens
     stop_ids, strings = read_stops(stop, spec.target.vocab_size, tokenizer, least)
     stop_ids += () if sampling.ignore_eos else spec.eos
-    request = _make_request(ids, max_new_tokens, least, stop_ids, seed, values, chosen)
-    need = (max(map(len, ids)), max_new_tokens, max(plan.longest, plan.waiting))
     if capacity is not None:
-        capacity = check_capacity(arguments.check_count("capacity", capacity), *need)
-    else:
-        capacity = choose_capacity(*need, spec.target.max_positions, grows=is_chat(prompt))
-    tokens, lengths = pad(ids, capacity)
-    return Session(
+        capacity = arguments.check_count("capacity", capacity)
+    tokens, lengths = pad(ids, max(map(len, ids)))
+    session = Session(
         params,
         config,
-        request,
+        _make_request(ids, max_new_tokens, least, stop_ids, seed, values),
         tokens,
         lengths,
-        capacity,
+        0,
         room_for(max_new_tokens),
         strings,
         tokenizer,
-        chosen,
-        automatic and chosen is not None,
+        None,
+        Given(resolve, float(sampling.temperature or 0), capacity, is_chat(prompt)),
+        open,
+    )
+    return choose(session, params, config, policy if isinstance(policy, Policy) else None)
+
+
+def choose(
+    session: Session, params: Params, config: DecodeConfig, policy: Policy | None
+) -> Session:
+    """Return the session with other choices, and caches and a state of the policy that suit them.
+
+    Args:
+      params: the model, in any layout.
+      config: static choices.
+      policy: the policy that they name, or None.
+
+    Raises:
+      ValueError: the choices do not suit one another, or the capacity is too small for them.
+    """
+    plan, given, batch = make_plan(params.spec, config), session.given, len(session.lengths)
+    if policy is not None:
+        policy = start_policy(policy, plan, batch, given.temperature)
+    longest, limit = int(session.lengths.max()), int(session.request.limit.max())
+    need = (longest, limit, max(plan.longest, plan.waiting))
+    if given.capacity is not None:
+        capacity = check_capacity(given.capacity, *need)
+    else:
+        capacity = choose_capacity(*need, params.spec.target.max_positions, grows=given.grows)
+    tokens = np.zeros((batch, capacity), np.int32)
+    tokens[:, :longest] = session.tokens[:, :longest]
+    controls = None if policy is None else policy.controls
+    return dataclasses.replace(
+        session,
+        params=params,
+        config=config,
+        request=session.request.replace(controls=controls),
+        tokens=tokens,
+        capacity=capacity,
+        policy=policy,
     )
 
 
@@ -156,7 +219,6 @@ def _make_request(
     stop: tuple[int, ...],
     seed: int,
     sampling: SamplingValues,
-    policy: Policy | None,
 ) -> Request:
     """Make the arrays that every round reads."""
     return Request(
@@ -165,7 +227,7 @@ def _make_request(
         seed=np.asarray(seed, np.int64),
         sequence=number_sequences(ids),
         sampling=sampling,
-        controls=None if policy is None else policy.controls,
+        controls=None,
         stop_from=np.full(len(ids), least, np.int32) if least else None,
     )
 

@@ -3,7 +3,7 @@
 A round costs about as much for a finished sequence as for another one. The sequences that go on are
 gathered into a state of half the size, and so on. Noise is keyed by the sequence and its positions,
 so that tokens do not change. Every size has its own program, hence a batch shrinks for callers who
-ask, and else once that pays (`jaxspec.call.shrink_choice`).
+ask, and else once that pays, if a tuner says so.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.call.automatic import recall_policy
-from jaxspec.call.probe import probe_session
+from jaxspec.call.hooks import Hooks
 from jaxspec.call.session import Session
-from jaxspec.call.shrink_choice import shrinking_pays
 from jaxspec.core.state import DecodeState
 from jaxspec.round.plan import make_plan
 from jaxspec.targets.sharding.state import place_state
@@ -39,14 +37,15 @@ class ShrinkingBatch:
       places: int [b], which of the call's B sequences the present state holds.
     """
 
-    def __init__(self, session: Session, asked: bool = True):
+    def __init__(self, session: Session, hooks: Hooks, asked: bool = True):
         """Begin with all sequences of a call.
 
         Args:
+          hooks: who tunes the call.
           asked: whether the caller wants the batch to shrink, or only if that pays.
         """
         self.session, self.places = session, np.arange(len(session.lengths))
-        self._asked, self._looked = asked, 0.0
+        self._hooks, self._asked, self._looked = hooks, asked, 0.0
         self._whole: DecodeState | None = None
 
     @property
@@ -80,13 +79,13 @@ class ShrinkingBatch:
             index = np.sort(np.argsort(done, kind="stable")[: len(self.places) // 2])
             session, state = take_sequences(session, state, index)
             self.places, done = self.places[index], done[index]
-        return use_costs(session, state), state
+        return self._hooks.after_shrinking(session, state), state
 
     def _wants(self, session: Session, size: int) -> bool:
         """Decide whether to go on with `size` sequences, for which the host has just waited."""
         now = time.perf_counter()
         seconds, self._looked = (now - self._looked if self._looked else 0.0), now
-        return self._asked or shrinking_pays(session, size, seconds)
+        return self._asked or self._hooks.shrinking_pays(session, size, seconds)
 
     def join(self, state: DecodeState) -> DecodeState:
         """Return the state of all sequences, on the host and without caches."""
@@ -119,25 +118,6 @@ def take_sequences(
     tokens, lengths = session.tokens[index], session.lengths[index]
     taken = _take(state, index.astype(np.int32), axes=axes)
     return dataclasses.replace(session, request=request, tokens=tokens, lengths=lengths), taken
-
-
-def use_costs(session: Session, state: DecodeState) -> Session:
-    """Give the automatic policy the round costs of a batch of this size.
-
-    Args:
-      session: from `take_sequences`.
-      state: of the same sequences; rounds on copies of it are timed if the costs are not known.
-    """
-    if not session.automatic or session.policy is None:
-        return session
-    fixed = dataclasses.replace(session.config, policy=None)
-    batch = len(session.lengths)
-    found, config = recall_policy(session.params, fixed, session.config.budget, batch)
-    if found is None or config != session.config:  # other programs than those of the state
-        return session
-    policy = session.policy.replace(controls=found.controls)
-    request = session.request.replace(controls=policy.controls)
-    return probe_session(dataclasses.replace(session, policy=policy, request=request), state)
 
 
 @functools.partial(jax.jit, static_argnames="axes")

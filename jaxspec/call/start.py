@@ -5,26 +5,19 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, wait
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from jaxspec.call.hooks import UNTUNED, Hooks
 from jaxspec.call.prefill import prefill
 from jaxspec.call.session import Session, prefill_arguments, run_prefill
-from jaxspec.call.shrink_choice import find_key, noting_compilation
-from jaxspec.core.runtime.background import compile_in_background
 from jaxspec.core.state import DecodeState
 from jaxspec.round.loop import run
 from pallas_kernels.device import current_device
-
-# Compilations that calls began, by what the programs depend on. Another call of that kind, after an
-# interrupt or in another thread, waits for the same ones. A wrong entry costs time only: programs
-# that are missing are compiled when they are first called.
-_prefills: dict[Hashable, Future[None]] = {}
-_rounds: dict[Hashable, Future[None]] = {}
 
 
 class Started(NamedTuple):
@@ -40,10 +33,25 @@ class Started(NamedTuple):
     prefill_seconds: float
 
 
-def start_session(session: Session) -> Started:
+def find_key(session: Session, batch: int | None = None) -> Hashable:
+    """Return what the program of a session's rounds depends on, the arrays' shapes aside.
+
+    Args:
+      batch: number of sequences, if it is another one.
+    """
+    request, params = session.request, session.params
+    structure = jax.tree.structure((params.target, params.drafters.get(session.config.drafter)))
+    count = len(session.lengths) if batch is None else batch
+    sizes = count, session.capacity, session.max_tokens, np.shape(request.stop)
+    sizes = *sizes, request.stop_from is None
+    return params.spec, params.dtype, session.config, structure, sizes
+
+
+def start_session(session: Session, hooks: Hooks = UNTUNED) -> Started:
     """Run the prefill, and compile the rounds meanwhile if the call is the first of its kind.
 
-    XLA compiles a program mostly on one core, so two programs take hardly longer than one. Other
+    Another call of that kind, after an interrupt or in another thread, waits for the same
+    compilations. XLA compiles a program mostly on one core, so two programs take hardly longer than one. Other
     threads compile them, because a thread that compiles cannot be interrupted.
     """
     if jax.process_count() > 1:  # all must compile in the same order
@@ -52,34 +60,34 @@ def start_session(session: Session) -> Started:
         return Started(state, time.perf_counter() - began)
     key, ahead = find_key(session), _suits(session)
     if ahead:  # first, because the rounds compile for longer
-        _begin_rounds(key, session)
-    _begin_prefill(key, session)
+        _begin_rounds(key, session, hooks)
     # An error comes again where the program is called.
-    wait([_prefills[key]])
+    wait([prefill.begin(key, lambda: _lower_prefill(session))])
     began = time.perf_counter()
     state = _wait_until_ready(run_prefill(session))
     seconds = time.perf_counter() - began
-    if not ahead:
-        _begin_rounds(key, session, state)
-    wait([_rounds[key]])
+    wait([_begin_rounds(key, session, hooks, None if ahead else state)])
     return Started(state, seconds)
 
 
-def _begin_prefill(key: Hashable, session: Session) -> None:
-    if key not in _prefills:
-        args, static = prefill_arguments(session)
-        with pausing_collection():
-            lowered = prefill.lower(*args, **static)
-        _prefills[key] = compile_in_background(lambda: _compile(lowered))
+def _lower_prefill(session: Session) -> Callable[[], None]:
+    """Lower the prefill, and return what compiles it."""
+    args, static = prefill_arguments(session)
+    with pausing_collection():
+        lowered = prefill.lower(*args, **static)
+    return lambda: _compile(lowered)
 
 
-def _begin_rounds(key: Hashable, session: Session, state: DecodeState | None = None) -> None:
+def _begin_rounds(
+    key: Hashable, session: Session, hooks: Hooks, state: DecodeState | None = None
+) -> Future[None]:
     """Begin to compile the rounds.
 
     Args:
       state: after the prefill; None before it, if the devices do not share it.
     """
-    if key not in _rounds:
+
+    def lower() -> Callable[[], None]:
         args, static = prefill_arguments(session)
         with pausing_collection():
             after = prefill.trace(*args, **static).out_info if state is None else state
@@ -87,10 +95,12 @@ def _begin_rounds(key: Hashable, session: Session, state: DecodeState | None = N
             lowered = run.lower(*arrays, config=session.config)
 
         def compile_rounds() -> None:
-            with noting_compilation(session):
+            with hooks.timing_compilation(session):
                 _compile(lowered)
 
-        _rounds[key] = compile_in_background(compile_rounds)
+        return compile_rounds
+
+    return run.begin(key, lower)
 
 
 def _wait_until_ready(state: DecodeState) -> DecodeState:

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxspec.call.hooks import UNTUNED, Hooks
 from jaxspec.call.observed_rounds import run_observed, wants_each_round
-from jaxspec.call.probe import keep_learned, probe_session
 from jaxspec.call.results import Seconds, make_outputs, start_text
 from jaxspec.call.session import Session, matmul_precision
 from jaxspec.call.start import start_session
@@ -37,7 +37,7 @@ class StreamedRound(NamedTuple):
     drafted: bool
 
 
-def stream_rounds(session: Session) -> Iterator[StreamedRound]:
+def stream_rounds(session: Session, hooks: Hooks = UNTUNED) -> Iterator[StreamedRound]:
     """Yield what the prefill and each round emit.
 
     Joined, the texts are `Output.text`, and the tokens `Output.tokens`. Characters that may turn
@@ -45,11 +45,12 @@ def stream_rounds(session: Session) -> Iterator[StreamedRound]:
 
     Args:
       session: of one prompt, see `jaxspec.call.session.prepare`.
+      hooks: who tunes the call.
     """
     started = time.perf_counter()
     with matmul_precision(session):
-        state, prefill = start_session(session)
-        session = probe_session(session, state)
+        state, prefill = start_session(session, hooks)
+        session = hooks.after_prefill(session, state)
     decoding = time.perf_counter()
     text, emitted, drafted = start_text(session, 0), 0, False
     news = read_news(state, 0)
@@ -69,7 +70,7 @@ def stream_rounds(session: Session) -> Iterator[StreamedRound]:
         drafted, news = True, read_news(state, emitted)
     seconds = Seconds(prefill, time.perf_counter() - decoding, decoding - started - prefill)
     output = make_outputs(session, state, seconds)[0]
-    keep_learned(session, [output], False)
+    hooks.observe(session, [output], False)
     before = emitted - len(tokens)
     yield StreamedRound(text.rest(piece, output.text), output.tokens[before:], drafted)
     return output

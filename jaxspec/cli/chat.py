@@ -13,6 +13,7 @@ from jaxspec.core.runtime import interrupts
 from jaxspec.core.runtime.near_miss import choose_one
 
 if TYPE_CHECKING:
+    from jaxspec.call.hooks import Hooks
     from jaxspec.call.output import Output
     from jaxspec.call.session import Session
     from jaxspec.core.params import Params
@@ -86,30 +87,32 @@ class Chat:
         asked, said = [*self.messages, {"role": "user", "content": question}], []
         try:
             with interrupts.stopping_the_body_alone():
-                session = self._prepare(asked)
-                if session is None:
+                prepared = self._prepare(asked)
+                if prepared is None:
                     return
-                self.last = self._stream(session, said)
+                self.last = self._stream(*prepared, said)
         except KeyboardInterrupt:
             print(" [stopped]", end="")
         print()
         self.messages = [*asked, {"role": "assistant", "content": "".join(said)}]
 
-    def _prepare(self, asked: list[dict[str, str]]) -> Session | None:
+    def _prepare(self, asked: list[dict[str, str]]) -> tuple[Session, Hooks] | None:
         from jaxspec.call.session import prepare
+        from jaxspec.tuner.tuner import tune
 
         try:
-            return prepare(self.params, self._shorten(asked), **group_options(**self.given))
+            session = prepare(self.params, self._shorten(asked), **group_options(**self.given))
+            return tune(session)
         except ValueError as error:
             print(f"error: {error}")
             return None
 
-    def _stream(self, session: Session, said: list[str]) -> Output:
+    def _stream(self, session: Session, hooks: Hooks, said: list[str]) -> Output:
         """Print an answer round by round; append the text of each to `said`."""
         from jaxspec.call.stream import stream_rounds
         from jaxspec.view.text import mark_round, wants_colour
 
-        colour, rounds = wants_colour(sys.stdout.isatty()), stream_rounds(session)
+        colour, rounds = wants_colour(sys.stdout.isatty()), stream_rounds(session, hooks)
         while True:
             try:
                 part = next(rounds)

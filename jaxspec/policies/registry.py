@@ -16,7 +16,7 @@ from jaxspec.policies.protocol import Policy
 Class = TypeVar("Class", bound=type)
 
 # The name of the automatic policy, which `jaxspec.decode` makes itself: see
-# `jaxspec.call.automatic`.
+# `jaxspec.tuner.automatic`.
 AUTOMATIC = "auto"
 
 

@@ -10,11 +10,13 @@ Programs for Hopper and later leave out choices of XLA, see `pallas_kernels.caut
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 import jax
 
+from jaxspec.core.runtime.background import compile_in_background
 from jaxspec.targets.layouts.registry import converts
 from pallas_kernels.caution import CAUTIOUS, TRITON_PRODUCTS, choose_cautious
 from pallas_kernels.device import Device, current_device
@@ -75,6 +77,7 @@ class QuickJit:
         functools.update_wrapper(self, function)
         self._function, self._leave_out, self._options = function, leave_out, options
         self._made: dict[tuple[tuple[str, bool | str], ...], Any] = {}
+        self._begun: dict[Hashable, Future[None]] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function; see `jax.jit`."""
@@ -87,6 +90,18 @@ class QuickJit:
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Return a `jax.stages.Lowered` for these arguments or their shapes."""
         return self.choose(*args).lower(*args, **kwargs)
+
+    def begin(self, key: Hashable, lower: Callable[[], Callable[[], None]]) -> Future[None]:
+        """Begin to compile in the background, once for each key.
+
+        Args:
+          key: what the program depends on. A wrong one costs time only: what is missing is compiled
+            where it is called.
+          lower: lowers the function for its arguments, and returns what compiles it.
+        """
+        if key not in self._begun:
+            self._begun[key] = compile_in_background(lower())
+        return self._begun[key]
 
     def _cache_size(self) -> int:
         """Count the compiled programs, as a function of `jax.jit` does."""

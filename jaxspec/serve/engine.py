@@ -14,7 +14,6 @@ from jaxspec.serve.checks import Limits, assign_drafter, check_request
 from jaxspec.serve.on_device.publish import find_published
 from jaxspec.serve.on_device.visit import Report
 from jaxspec.serve.requests import Finish, QueueFull, ServeRequest, TokenLogprob, Update
-from jaxspec.serve.scheduling.costs import Costs
 from jaxspec.serve.scheduling.counters import Counters
 from jaxspec.serve.scheduling.device import Device
 from jaxspec.serve.scheduling.feeder import Feeder
@@ -25,6 +24,8 @@ from jaxspec.serve.scheduling.schedule import Planned, Schedule
 from jaxspec.serve.scheduling.tasks import Task
 from jaxspec.serve.scheduling.waiting import WaitingQueue
 from jaxspec.serve.scheduling.warming import Compiler, find_first, find_next
+from jaxspec.tuner.serving.costs import Costs
+from jaxspec.tuner.tuner import Tuner
 
 # Seconds of a busy engine after which it guesses what rounds cost.
 _PATIENCE = 20.0
@@ -56,12 +57,13 @@ class Engine:
         in_background: bool,
         costs: Costs | None,
         tries: bool,
+        tuner: Tuner,
     ):
         """Make it; for the arguments see `make_engine`, `Compiler` and `Schedule`."""
         self._device, self._limits, self._clock = device, limits, clock
         self._waiting = WaitingQueue(queue, device.slots)
         self._compiler, self._begun = Compiler(device, in_background), 0.0
-        self._schedule = Schedule(device, self._compiler, pace, costs, tries)
+        self._schedule = Schedule(device, self._compiler, pace, costs, tries, tuner)
         self._tasks: dict[int, Task] = {}  # by slot
         self._prefixes = HeldPrefixes(device.slots, prompt_chunk())
         self._warm, self._fed_seconds = False, 0.0

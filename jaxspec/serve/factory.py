@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 import jax
 
 from jaxspec.builders import Builder
-from jaxspec.call import weight_layouts
 from jaxspec.call.arguments import check_choice, check_count
 from jaxspec.core.params import Params, check_params
 from jaxspec.core.runtime.jax_settings import under_own_settings
@@ -21,10 +20,11 @@ from jaxspec.serve.on_device.joint_plan import join_plans, list_configs
 from jaxspec.serve.on_device.logprobs import MOST
 from jaxspec.serve.on_device.share_rows import RULES, WEIGHING
 from jaxspec.serve.on_device.slots import MOST_ROUNDS
-from jaxspec.serve.scheduling.costs import Costs
 from jaxspec.serve.scheduling.device import Device
 from jaxspec.serve.scheduling.follow import Followers, check_processes
 from jaxspec.serve.scheduling.pace import VISIT_SECONDS, Pace
+from jaxspec.tuner.serving.costs import Costs
+from jaxspec.tuner.tuner import Tuner, process_tuner
 
 # Drafters that an engine tries by itself. Each more makes its programs larger, and has caches.
 _MOST_TRIED = 2
@@ -51,6 +51,7 @@ def make_engine(
     visit_seconds: float | None = VISIT_SECONDS,
     max_logprobs: int = 0,
     costs: Costs | None = None,
+    tuner: Tuner | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Engine:
     """Make an engine; nothing runs or compiles before `Engine.warm_up` or the first visit.
@@ -80,6 +81,7 @@ def make_engine(
         tokens, up to 20; 0: requests cannot ask for any.
       costs: seconds of rounds, if they are known (None: measured when the engine warms up, and kept);
         only the rules `global` and `equal` read them.
+      tuner: keeps these costs, and chooses among drafters (None: the process's own).
       clock: seconds, for deadlines.
 
     Raises:
@@ -122,7 +124,8 @@ def make_engine(
     rules = sizes.choose_rules(rule, edges, slots, join_plans(spec, config).widths[-1])
     if costs is not None and names != ["ar"]:
         sizes.check_costs(costs, rules, slots)
-    params = weight_layouts.PROCESS.add_copies(params, names, slots)
+    tuner = process_tuner() if tuner is None else tuner
+    params = tuner.lay_out(params, names, slots)
     shape = slots, rows, limits.logprobs
     check_processes(params, config, rules, shape)
     in_background = sizes.compiles_in_background(params)
@@ -130,4 +133,4 @@ def make_engine(
     device = Device(params, config, rules, *shape, parts=parts)
     if jax.process_count() > 1 and jax.process_index() == 0:
         device.followers = Followers(device.takes)
-    return Engine(device, limits, pace, clock, queue, in_background, costs, tries)
+    return Engine(device, limits, pace, clock, queue, in_background, costs, tries, tuner)

@@ -18,7 +18,7 @@ from jaxspec.round.sizes import prompt_chunk, round_up
 from jaxspec.serve.checks import DraftLimits
 from jaxspec.serve.on_device.joint_plan import Config, join_plans, list_configs
 from jaxspec.serve.on_device.slot_rounds import Rules
-from jaxspec.serve.scheduling.costs import Costs
+from jaxspec.tuner.serving.costs import Costs
 from pallas_kernels.device import current_device
 
 # Most rows that a round verifies, however many slots there are.

@@ -20,6 +20,7 @@ from jaxspec.round.grow import grow
 from jaxspec.round.loop import run
 from jaxspec.round.plan import DecodeConfig
 from jaxspec.round.quick_jit import quick_jit
+from jaxspec.tuner.tuner import tune
 
 
 def grow_unpruned_tree(params: Params, prompt: Any, round: int, **options: Any) -> DraftTree:
@@ -35,7 +36,7 @@ def grow_unpruned_tree(params: Params, prompt: Any, round: int, **options: Any) 
     Raises:
       ValueError: as `jaxspec.decode`.
     """
-    session = prepare(params, prompt, **options)
+    session, _ = tune(prepare(params, prompt, **options))
     with matmul_precision(session):
         state = run_prefill(session)
         if round > 1:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxspec.call.api import decode
+from jaxspec.api.decode import decode
 from jaxspec.call.options import Sampling, Speculation
 from jaxspec.call.text.token_ids import to_ids
 from jaxspec.core.params import Params

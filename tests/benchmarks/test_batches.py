@@ -17,7 +17,7 @@ from jaxspec.call.options import group_options
 from jaxspec.costs.roofline import DEVICES
 from jaxspec.costs.shared_roofline import forward_seconds
 from jaxspec.serve.on_device.slot_rounds import Rules
-from jaxspec.serve.scheduling.costs import Costs
+from jaxspec.tuner.serving.costs import Costs
 
 TEXTS, TOKENS, ROWS = 3, 40, 8
 

@@ -137,7 +137,7 @@ def test_max_new_tokens_is_exact(params, limit, options):
 
 
 def test_nothing_beyond_the_end_is_cached(params):
-    from jaxspec.call.finish import run_to_end
+    from jaxspec.call.run import run_to_end
     from jaxspec.call.session import prepare, run_prefill
 
     session = prepare(params, PROMPTS, max_new_tokens=40, **group_options(**METHODS[0]))

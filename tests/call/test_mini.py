@@ -136,8 +136,8 @@ def test_values_describe_themselves_in_a_line(params, plain):
 
 
 def test_compiling_is_told_apart(params, monkeypatch):
-    monkeypatch.setattr(engine_start, "_prefills", {})
-    monkeypatch.setattr(engine_start, "_rounds", {})
+    monkeypatch.setattr(engine_start.prefill, "_begun", {})
+    monkeypatch.setattr(engine_start.run, "_begun", {})
     compile_one, slept = engine_start._compile, []
 
     def compile_slowly(lowered):

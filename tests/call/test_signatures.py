@@ -18,7 +18,9 @@ def options_of(function) -> dict[str, tuple]:
 def test_decode_and_stream_take_the_same_options():
     decode = options_of(jaxspec.decode)
     assert [decode.pop(own)[0] for own in ("trace", "shrink")] == [False, None]
-    assert decode == options_of(jaxspec.stream) == options_of(prepare)
+    assert decode == options_of(jaxspec.stream)
+    assert decode.pop("tuner")[0] is None
+    assert decode == options_of(prepare)
 
 
 def test_what_is_compiled_takes_a_part_of_them():

@@ -23,7 +23,7 @@ from jaxspec.core.runtime.jax_settings import (
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.policies import make_bastion
 from jaxspec.serve import ServeRequest, make_engine
-from jaxspec.serve.scheduling.costs import Costs
+from jaxspec.tuner.serving.costs import Costs
 
 OTHERS = {
     "jax_enable_x64": True,

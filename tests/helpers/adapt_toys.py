@@ -15,8 +15,8 @@ from jaxspec.adapt.learning.cut import SegmentShape, cut_segments
 from jaxspec.adapt.learning.learner import LearnerOptions
 from jaxspec.adapt.learning.segments import empty_ring, write_segment
 from jaxspec.bench.architectures import _init_drafter
-from jaxspec.call.api import run_session
 from jaxspec.call.options import group_options
+from jaxspec.call.run import run_session
 from jaxspec.call.session import prepare
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.dflash.network import BlockDrafterConfig

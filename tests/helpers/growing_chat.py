@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.bench.architectures import random_params
-from jaxspec.call.weight_layouts import PROCESS
 from jaxspec.cli.chat import Chat
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Spec
 from jaxspec.drafters.dflash.shapes import head_config
 from jaxspec.io.hub import ZOO
+from jaxspec.tuner.tuner import process_tuner
 
 TURNS = 20
 counts = {"compiled": 0, "missed": 0}
@@ -35,7 +35,7 @@ def make_params():
     spec = Spec(target, (("jetspec", head),), tokenizer=str(ZOO / "mini"))
     # The first call of a model on a CPU arranges its weights, with a program for each shape.
     params = random_params(spec, jnp.float32)
-    PROCESS.add_copies(params, "jetspec", 1)
+    process_tuner().lay_out(params, "jetspec", 1)
     return params
 
 

@@ -10,7 +10,7 @@ from jaxspec.call.resolve import resolve_config
 from jaxspec.core.params import Spec
 from jaxspec.round.plan import make_plan
 from jaxspec.serve import make_engine
-from jaxspec.serve.scheduling.costs import Costs
+from jaxspec.tuner.serving.costs import Costs
 
 PROMPT = tuple(b"def add(a, b):\n    return")
 SAMPLED = dict(temperature=0.8, top_k=7, seed=5)

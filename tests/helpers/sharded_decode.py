@@ -16,16 +16,16 @@ import numpy as np
 from sharded_toys import make_params
 
 import jaxspec
-from jaxspec.call.finish import run_to_end
 from jaxspec.call.options import group_options
+from jaxspec.call.run import run_to_end
 from jaxspec.call.session import matmul_precision, prepare, run_prefill
 from jaxspec.core.runtime.compilations import compilations
 from jaxspec.core.state import KVCache
 from jaxspec.round.loop import run
 from jaxspec.serve import ServeRequest, make_engine
-from jaxspec.serve.scheduling.costs import Costs
 from jaxspec.targets.layouts.quant import quantize_params
 from jaxspec.targets.sharding.place import shard
+from jaxspec.tuner.serving.costs import Costs
 from pallas_kernels.aot.collectives import list_collectives
 from training.drafters import records
 

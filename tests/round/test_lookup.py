@@ -14,6 +14,7 @@ from jaxspec.call.resolve import resolve_config
 from jaxspec.call.session import prepare
 from jaxspec.drafters.dspark.shapes import published_config
 from jaxspec.round.plan import make_plan, suits_lookup
+from jaxspec.tuner.tuner import tune
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -64,20 +65,22 @@ def test_copies_help_a_drafter_that_knows_nothing(mini):
     assert alone.rounds > 60 and mixed.rounds < 50
 
 
+def find_config(params, **options):
+    """What a tuner makes of a call."""
+    return tune(prepare(params, PROMPT, **options))[0].config
+
+
 def test_calls_that_choose_by_cost_mix_it_in(mini):
-    assert prepare(mini, PROMPT).config.lookup
-    assert prepare(
-        mini, PROMPT, speculation=jaxspec.Speculation(policy="auto"), budget=4
-    ).config.lookup
-    assert not prepare(mini, PROMPT, speculation=jaxspec.Speculation(lookup=False)).config.lookup
+    assert find_config(mini).lookup
+    assert find_config(mini, speculation=jaxspec.Speculation(policy="auto"), budget=4).lookup
+    assert not find_config(mini, speculation=jaxspec.Speculation(lookup=False)).lookup
     assert not prepare(mini, PROMPT, budget=4).config.lookup
     assert prepare(
         mini, PROMPT, budget=4, speculation=jaxspec.Speculation(lookup=True)
     ).config.lookup
     for method in ("ar", "prompt_lookup"):
-        assert not prepare(
-            mini, PROMPT, drafter=method, speculation=jaxspec.Speculation(lookup=True)
-        ).config.lookup
+        speculation = jaxspec.Speculation(lookup=True)
+        assert not find_config(mini, drafter=method, speculation=speculation).lookup
     with pytest.raises(TypeError, match="lookup is 'yes': give True or False"):
         prepare(mini, PROMPT, speculation=jaxspec.Speculation(lookup="yes"))
 

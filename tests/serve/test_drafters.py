@@ -11,16 +11,16 @@ from serve_toys import PROMPT, SAMPLED, make, run
 from short_models import load_short
 
 import jaxspec
-from jaxspec.call import drafter_choice
 from jaxspec.call.options import group_options
 from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.serve import InvalidRequest, ServeRequest
 from jaxspec.serve.factory import make_engine
-from jaxspec.serve.scheduling.choice import DraftChoice
-from jaxspec.serve.scheduling.costs import Costs
 from jaxspec.serve.scheduling.prefixes import HeldPrefixes
 from jaxspec.serve.scheduling.schedule import Schedule
 from jaxspec.targets.layouts.registry import like
+from jaxspec.tuner import drafter_choice
+from jaxspec.tuner.serving.costs import Costs
+from jaxspec.tuner.serving.draft_choice import DraftChoice
 from pallas_kernels.versions import vectorizes_sums
 
 # They read different layers of the target, and have different depths.

@@ -12,10 +12,10 @@ import jaxspec
 from jaxspec.call.options import group_options
 from jaxspec.serve import InvalidRequest, QueueFull, ServeRequest
 from jaxspec.serve.factory import make_engine
-from jaxspec.serve.scheduling.choice import DraftChoice
-from jaxspec.serve.scheduling.costs import Costs
-from jaxspec.serve.scheduling.live_costs import LiveCosts
 from jaxspec.serve.scheduling.prefixes import HeldPrefixes
+from jaxspec.tuner.serving.costs import Costs
+from jaxspec.tuner.serving.draft_choice import DraftChoice
+from jaxspec.tuner.serving.live_costs import LiveCosts
 
 TEXTS = (
     "The cat sat on the",

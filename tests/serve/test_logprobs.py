@@ -6,7 +6,7 @@ from serve_toys import PROMPT, SAMPLED, make, run, score
 from short_models import load_short
 
 from jaxspec.serve import ServeRequest, make_engine
-from jaxspec.serve.scheduling.costs import Costs
+from jaxspec.tuner.serving.costs import Costs
 
 
 @pytest.fixture(scope="module")

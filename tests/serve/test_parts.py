@@ -9,9 +9,9 @@ from jaxspec.call.options import group_options
 from jaxspec.serve import ServeRequest, make_engine
 from jaxspec.serve.on_device.programs import Variant
 from jaxspec.serve.on_device.slot_rounds import Rules
-from jaxspec.serve.scheduling.choice import DraftChoice
-from jaxspec.serve.scheduling.costs import Costs, guess_costs
 from jaxspec.serve.scheduling.warming import cover, find_first
+from jaxspec.tuner.serving.costs import Costs, guess_costs
+from jaxspec.tuner.serving.draft_choice import DraftChoice
 
 SHAPE = dict(slots=4, capacity=320, budget=8, edges=(4, 32), rounds=4, visit_seconds=None)
 
@@ -27,7 +27,8 @@ def visits(monkeypatch):
     for name in ("wants_drafts", "wants_followers"):
         monkeypatch.setattr(DraftChoice, name, lambda choice: True)
     monkeypatch.setattr(
-        "jaxspec.serve.scheduling.schedule.read_costs", lambda device: Costs((1.0, 1.001), (0.9,))
+        "jaxspec.serve.scheduling.schedule.read_costs",
+        lambda device, store: Costs((1.0, 1.001), (0.9,)),
     )
     return []
 

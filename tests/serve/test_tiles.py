@@ -15,7 +15,7 @@ from jaxspec.core.tree import ancestor_words
 from jaxspec.round.plan import make_plan
 from jaxspec.serve import ServeRequest, make_engine
 from jaxspec.serve.on_device.packed_rows import pack
-from jaxspec.serve.scheduling.costs import Costs
+from jaxspec.tuner.serving.costs import Costs
 from pallas_kernels.registry import using
 
 PROMPTS = tuple(range(5, 25)), (5, 6, 7)

@@ -11,20 +11,22 @@ from golden_data import SHIPPED
 from slow_cases import slow_except
 
 import jaxspec
-from jaxspec.call import layout_speed, weight_layouts
-from jaxspec.call.kept_costs import describe_model
 from jaxspec.call.options import group_options
 from jaxspec.call.session import prepare
-from jaxspec.call.weight_layouts import PROCESS, SWITCH, WeightLayouts
 from jaxspec.targets.layouts import registry
 from jaxspec.targets.layouts.copies import COPIES, multiply_panels
 from jaxspec.targets.linear import Weights, multiply
 from jaxspec.targets.transformer import Transformer
+from jaxspec.tuner import layout_speed, weight_layouts
+from jaxspec.tuner.store import Store, describe_model
+from jaxspec.tuner.tuner import process_tuner, tune
+from jaxspec.tuner.weight_layouts import SWITCH, WeightLayouts
 from pallas_kernels.versions import vectorizes_sums
 
 pytestmark = pytest.mark.skipif(not vectorizes_sums(), reason="this jax makes no panels")
 TARGET = SHIPPED / "dflash" / "target"
 PROMPT = [117, 142, 122, 64, 240, 19]
+OWN = WeightLayouts(Store())
 SIZES = layout_speed.Sizes(hidden=64, ffn=96, query=64, key=32, layers=2, rows=4)
 
 
@@ -72,7 +74,7 @@ def test_a_transposed_matrix_stays_the_first_operand():
 def test_a_table_of_embeddings_is_transposed_already(monkeypatch):
     monkeypatch.setenv(SWITCH, "1")
     tied = jaxspec.load(SHIPPED / "targets" / "qwen3_tied")
-    found = PROCESS.add_copies(tied, "ar", 2).target
+    found = OWN.add_copies(tied, "ar", 2).target
     assert registry.find_layout(found) is COPIES[1]
     assert found["panels"]["embedding"] is tied.target["params"]["embedding"]
 
@@ -90,7 +92,7 @@ def test_every_family_reads_panels(name, lanes, monkeypatch):
         return model.apply(variables, out.hidden, method="logits")
 
     monkeypatch.setenv(SWITCH, lanes)
-    found = PROCESS.add_copies(params, "ar", 2).target
+    found = OWN.add_copies(params, "ar", 2).target
     np.testing.assert_allclose(logits(found), logits(params.target), atol=2e-5)
     for path, leaf in jax.tree.leaves_with_path(found["panels"]):
         broken = jax.tree.map_with_path(
@@ -107,12 +109,14 @@ def test_every_family_reads_panels(name, lanes, monkeypatch):
 )
 def test_decoding_with_panels_gives_the_same_tokens(params, sampling, monkeypatch):
     options = dict(max_new_tokens=24, drafter="dflash", budget=6, **sampling)
-    session = prepare(params, PROMPT, **group_options(**options))
+    tuner = process_tuner()
+    session, _ = tune(prepare(params, PROMPT, **group_options(**options)), tuner)
     assert "panels" in session.params.target
     assert "panels" in session.params.drafter("dflash")
-    found = jaxspec.decode(params, PROMPT, **group_options(**options))
+    found = jaxspec.decode(params, PROMPT, tuner=tuner, **group_options(**options))
     monkeypatch.setenv(SWITCH, "0")
-    assert prepare(params, PROMPT, **group_options(**options)).params is params
+    again, _ = tune(prepare(params, PROMPT, **group_options(**options)), tuner)
+    assert again.params is params
     without = jaxspec.decode(params, PROMPT, **group_options(**options))
     assert list(found.tokens) == list(without.tokens)
     assert found.stats.rounds == without.stats.rounds
@@ -124,7 +128,7 @@ def test_decoding_with_panels_gives_the_same_tokens(params, sampling, monkeypatc
 
 
 def test_panels_are_made_once_and_follow_their_weights(params):
-    first, again = (PROCESS.add_copies(params, "dflash", 1).target for _ in range(2))
+    first, again = (OWN.add_copies(params, "dflash", 1).target for _ in range(2))
     kernel = ("layers_0", "attention", "qkv", "kernel")
 
     def pick(target):
@@ -135,12 +139,12 @@ def test_panels_are_made_once_and_follow_their_weights(params):
 
     assert pick(first) is pick(again)
     doubled = params.replace(target=jax.tree.map(lambda x: 2 * x, params.target))
-    other = PROCESS.add_copies(doubled, "dflash", 1).target
+    other = OWN.add_copies(doubled, "dflash", 1).target
     np.testing.assert_array_equal(pick(other), 2 * pick(first))
-    made = len(PROCESS.made)
+    made = len(OWN.made)
     del doubled, other
     gc.collect()
-    assert len(PROCESS.made) < made
+    assert len(OWN.made) < made
 
 
 @pytest.mark.parametrize(
@@ -149,35 +153,35 @@ def test_panels_are_made_once_and_follow_their_weights(params):
 )
 def test_calls_that_would_not_gain_get_none(method, batch, dtype):
     params = jaxspec.load(TARGET, drafter={"dflash": SHIPPED / "dflash/drafter"}, dtype=dtype)
-    assert PROCESS.add_copies(params, method, batch) is params
+    assert OWN.add_copies(params, method, batch) is params
 
 
 @pytest.mark.parametrize(("batch", "made"), [(16, True), (17, False)])
 def test_larger_batches_read_transposed_weights(params, batch, made, monkeypatch):
     monkeypatch.setenv(SWITCH, "1")
-    assert (PROCESS.add_copies(params, "dflash", batch) is not params) == made
+    assert (OWN.add_copies(params, "dflash", batch) is not params) == made
 
 
 def test_a_large_batch_waits_for_no_measurement(params, monkeypatch):
     monkeypatch.setattr(WeightLayouts, "choose", lambda *_: pytest.fail("measured"))
-    assert PROCESS.add_copies(params, "dflash", 17) is params
+    assert OWN.add_copies(params, "dflash", 17) is params
 
 
 def test_quantised_abstract_and_large_models_get_none(params, monkeypatch):
     quantised = jaxspec.load(TARGET, drafter={}, quantize="int8")
-    assert PROCESS.add_copies(quantised, "ar", 2) is quantised
-    assert jax.eval_shape(lambda p: PROCESS.add_copies(p, "ar", 2), params) == jax.eval_shape(
+    assert OWN.add_copies(quantised, "ar", 2) is quantised
+    assert jax.eval_shape(lambda p: OWN.add_copies(p, "ar", 2), params) == jax.eval_shape(
         lambda p: p, params
     )
     monkeypatch.setattr(weight_layouts, "MOST_MEMORY", 0.0)
-    assert PROCESS.add_copies(params, "ar", 2) is params
+    assert OWN.add_copies(params, "ar", 2) is params
 
 
 def test_costs_are_kept_for_each_width_of_panels(params, monkeypatch):
     described = []
     for switch in ("0", "1", "32"):
         monkeypatch.setenv(SWITCH, switch)
-        described.append(describe_model(PROCESS.add_copies(params, "dflash", 1), "dflash")[-1])
+        described.append(describe_model(OWN.add_copies(params, "dflash", 1), "dflash")[-1])
     assert described == ["float32", "float32 transposed", "float32 panels of 32"]
 
 
@@ -198,7 +202,7 @@ def measured(tmp_path, monkeypatch):
 def test_the_fastest_panels_are_made_where_they_are_faster(params, measured, seconds, lanes):
     measured.append({"xla": 4.0, **dict(zip(map(str, tuple(COPIES)), seconds, strict=True))})
     for _ in range(2):  # the second as in another process, which measures nothing
-        own = WeightLayouts()
+        own = WeightLayouts(Store())
         found = [own.add_copies(params, "ar", 2) for _ in range(2)]
         assert [registry.find_layout(one.target) for one in found] == [COPIES.get(lanes)] * 2
         assert all((one is params) == (lanes == 0) for one in found)
@@ -207,19 +211,27 @@ def test_the_fastest_panels_are_made_where_they_are_faster(params, measured, sec
 def test_a_damaged_measurement_is_made_again(measured, tmp_path):
     slow = {str(lanes): 3.0 for lanes in tuple(COPIES)}
     measured += [{"xla": 1.0, **slow}, {"xla": 2.0, **slow, "8": 1.0}]
-    assert layout_speed.find_fastest(SIZES) == 8
+    assert layout_speed.find_fastest(SIZES, Store()) == 8
     (path,) = (tmp_path / "costs").iterdir()
     assert json.loads(path.read_text())["seconds"]["xla"] == 2.0
     path.write_text("[]")
-    assert layout_speed.find_fastest(SIZES) == 0
+    assert layout_speed.find_fastest(SIZES, Store()) == 0
+
+
+def test_a_frozen_tuner_measures_nothing(measured, tmp_path):
+    assert layout_speed.find_fastest(SIZES, Store(frozen=True)) == 0
+    slow = {str(lanes): 3.0 for lanes in tuple(COPIES)}
+    measured += [{"xla": 2.0, **slow, "8": 1.0}]
+    for store in (Store(), Store(frozen=True)):
+        assert layout_speed.find_fastest(SIZES, store) == 8
 
 
 def test_targets_of_other_sizes_and_rows_are_measured_apart(measured):
     slow = {str(lanes): 3.0 for lanes in tuple(COPIES)}
     measured += [{"xla": 2.0, **slow, lanes: 1.0} for lanes in ("8", "16", "32")]
     other = [SIZES, SIZES._replace(hidden=128), SIZES._replace(rows=8)]
-    assert [layout_speed.find_fastest(one) for one in other] == [32, 16, 8]
-    assert [layout_speed.find_fastest(one) for one in other] == [32, 16, 8]
+    assert [layout_speed.find_fastest(one, Store()) for one in other] == [32, 16, 8]
+    assert [layout_speed.find_fastest(one, Store()) for one in other] == [32, 16, 8]
 
 
 def test_layers_of_the_targets_own_sizes_are_measured(params, monkeypatch):
@@ -252,9 +264,9 @@ def test_what_is_multiplied_is_what_layers_hold(params):
 def test_the_rows_of_all_sequences_decide(params, measured, monkeypatch, method, batch, rows):
     asked = []
     monkeypatch.setattr(
-        weight_layouts, "find_fastest", lambda sizes: asked.append(sizes.rows) or 32
+        weight_layouts, "find_fastest", lambda sizes, store: asked.append(sizes.rows) or 32
     )
-    WeightLayouts().add_copies(params, method, batch)
+    WeightLayouts(Store()).add_copies(params, method, batch)
     assert asked == [rows]
 
 
@@ -267,11 +279,11 @@ def test_panels_that_divide_the_sizes_are_measured():
 def test_an_unknown_number_of_lanes_is_refused(params, monkeypatch):
     monkeypatch.setenv(SWITCH, "12")
     with pytest.raises(ValueError, match="JAXSPEC_PANELS is '12': give one of 0, 1, 8, 16, 32"):
-        PROCESS.add_copies(params, "ar", 2)
+        OWN.add_copies(params, "ar", 2)
 
 
 def test_changed_weights_get_panels_of_the_same_lanes(params, monkeypatch):
-    given = PROCESS.add_copies(params, "ar", 2).target
+    given = OWN.add_copies(params, "ar", 2).target
     monkeypatch.setenv(SWITCH, "8")
     found = registry.like(params.target, given)
     assert registry.find_layout(found) is COPIES[32]

@@ -2,13 +2,18 @@
 
 import pytest
 
-from jaxspec.call import automatic, recheck
+from jaxspec.tuner import tuner
 
 
 @pytest.fixture
-def cache(tmp_path, monkeypatch):
+def begin_anew(monkeypatch):
+    """Let the process's tuner have learned nothing, as that of another process would."""
+    return lambda: monkeypatch.setattr(tuner, "_process", None)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch, begin_anew):
     """The folder of kept costs, empty; this process has learned nothing."""
     monkeypatch.setenv("JAXSPEC_CACHE", str(tmp_path))
-    monkeypatch.setattr(automatic, "_learned", {})
-    monkeypatch.setattr(recheck, "_schedules", {})
+    begin_anew()
     return tmp_path / "costs"

@@ -8,19 +8,26 @@ import pytest
 from slow_cases import slow_except
 
 import jaxspec
-from jaxspec.call import automatic, kept_costs, probe
+from jaxspec.call.hooks import UNTUNED
 from jaxspec.call.options import group_options
 from jaxspec.call.session import prepare
 from jaxspec.call.start import start_session
-from jaxspec.call.timed_rounds import PLAIN
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.policies.rules.static import make_static
 from jaxspec.round.plan import make_plan
+from jaxspec.tuner import automatic, probe, store
+from jaxspec.tuner.timed_rounds import PLAIN
+from jaxspec.tuner.tuner import process_tuner, tune
 
 PROMPTS = ["def add(a, b):\n    return", "Question: What is 2 + 3?\nAnswer:"]
 
 
 pytestmark = pytest.mark.usefixtures("cache")
+
+
+def prepare_tuned(params, prompt, **options):
+    """A session with the choices of this process's tuner."""
+    return tune(prepare(params, prompt, **group_options(**options)))[0]
 
 
 @pytest.mark.parametrize("temperature", slow_except([1.0], [0.0, 1.0]))
@@ -56,8 +63,7 @@ def test_a_single_row_after_drafting_is_left_out(widths, compiled):
 @pytest.mark.slow
 def test_the_text_is_the_targets_own_without_a_single_row(mini, monkeypatch):
     monkeypatch.setattr(automatic, "choose_widths", lambda params, budget, greedy: (1, 4, 8))
-    monkeypatch.setattr(automatic, "_learned", {})
-    session = prepare(mini, PROMPTS[0], speculation=jaxspec.Speculation(policy="auto"))
+    session = prepare_tuned(mini, PROMPTS[0], policy="auto")
     assert make_plan(mini.spec, session.config).widths == (4, 8)
     plain = jaxspec.decode(mini, PROMPTS[0], drafter="ar", max_new_tokens=40)
     out = jaxspec.decode(
@@ -66,7 +72,7 @@ def test_the_text_is_the_targets_own_without_a_single_row(mini, monkeypatch):
     assert out.tokens == plain.tokens and out.stats.drafted > 0
 
 
-def test_costs_are_probed_once_and_kept(mini, cache, monkeypatch):
+def test_costs_are_probed_once_and_kept(mini, cache, begin_anew, monkeypatch):
     """A second process, for which nothing is learned, reads what the first one measured."""
     out = jaxspec.decode(
         mini, PROMPTS[0], speculation=jaxspec.Speculation(policy="auto"), max_new_tokens=8
@@ -74,7 +80,7 @@ def test_costs_are_probed_once_and_kept(mini, cache, monkeypatch):
     costs = out.policy.controls.costs
     assert costs.widths == automatic.choose_widths(mini, None, True)
     assert np.all(np.asarray(costs.verify) > 0)
-    monkeypatch.setattr(automatic, "_learned", {})
+    begin_anew()
     monkeypatch.setattr(probe, "_time_kinds", lambda *arguments: pytest.fail("measured again"))
     out = jaxspec.decode(
         mini, PROMPTS[1], speculation=jaxspec.Speculation(policy="auto"), max_new_tokens=8
@@ -89,17 +95,15 @@ def test_the_fastest_timing_of_each_kind_counts(mini, monkeypatch, fastest):
     timings = {PLAIN: 0.01, 4: 0.03, 8: 0.05}
     seen = dict.fromkeys(timings, 0)
 
-    def time_rounds(session, request, state, kind, count):
+    def time_rounds(session, request, state, kind, count, compiles):
         slow = 1.0 if count == 0 or seen[kind] == fastest else 3.0
         seen[kind] += count > 0
         return state, 0.002 + slow * count * timings[kind], count
 
-    session = prepare(
-        mini, PROMPTS[0], speculation=jaxspec.Speculation(policy="auto"), max_new_tokens=8
-    )  # of its capacity
+    session = prepare_tuned(mini, PROMPTS[0], policy="auto", max_new_tokens=8)  # of its capacity
     state = start_session(session).state
     monkeypatch.setattr(probe, "time_rounds", time_rounds)
-    found = probe._time_kinds(session, state, tuple(timings))
+    found = probe._time_kinds(session, state, tuple(timings), UNTUNED.timing_compilation)
     np.testing.assert_allclose(found, list(timings.values()), rtol=1e-6)
     assert set(seen.values()) == {1 + probe.PROBES}
 
@@ -107,40 +111,38 @@ def test_the_fastest_timing_of_each_kind_counts(mini, monkeypatch, fastest):
 def test_costs_are_those_of_one_processor(monkeypatch):
     names = []
     for processor in ("one, 2 cores", "one, 4 cores", "one, 2 cores"):
-        monkeypatch.setattr(kept_costs, "describe_processor", lambda processor=processor: processor)
-        names.append(kept_costs.find_kept("dflash", "a model"))
+        monkeypatch.setattr(store, "describe_processor", lambda processor=processor: processor)
+        names.append(store.Store().find("dflash", "a model"))
     assert names[0] == names[2] != names[1]
 
 
 @pytest.mark.parametrize("factor", [1.02, 2.0])
-def test_corrected_costs_are_kept(mini, cache, monkeypatch, factor):
+def test_corrected_costs_are_kept(mini, cache, begin_anew, factor):
     """Another process goes on with them, unless they hardly changed."""
     out = jaxspec.decode(
         mini, PROMPTS[0], speculation=jaxspec.Speculation(policy="auto"), max_new_tokens=8
     )
-    session = prepare(mini, PROMPTS[0], speculation=jaxspec.Speculation(policy="auto"))
+    session = prepare_tuned(mini, PROMPTS[0], policy="auto")
     (path,) = cache.glob("*.json")
     first = automatic.load_costs(path).by_rows()
     scale = np.full(len(first.rounds()), factor)
     scale[0] = 1  # plain rounds
     costs = first.with_rounds(first.rounds() * scale[:, None])
     changed = out.policy.replace(controls=out.policy.controls.replace(costs=costs))
-    automatic.remember_policy(session.params, session.config, 1, changed)
-    monkeypatch.setattr(automatic, "_learned", {})
+    process_tuner()._policies.remember(session.params, session.config, 1, changed)
+    begin_anew()
     expected = costs if factor == 2 else first
-    kept = prepare(
-        mini, PROMPTS[0], speculation=jaxspec.Speculation(policy="auto")
-    ).policy.controls.costs
+    kept = prepare_tuned(mini, PROMPTS[0], policy="auto").policy.controls.costs
     np.testing.assert_allclose(kept.rounds(), expected.rounds(), rtol=1e-5)
 
 
-def test_a_damaged_file_is_measured_again(mini, cache, monkeypatch):
+def test_a_damaged_file_is_measured_again(mini, cache, begin_anew):
     jaxspec.decode(
         mini, PROMPTS[0], speculation=jaxspec.Speculation(policy="auto"), max_new_tokens=8
     )
     (path,) = cache.glob("*.json")
     path.write_text("{")
-    monkeypatch.setattr(automatic, "_learned", {})
+    begin_anew()
     jaxspec.decode(
         mini, PROMPTS[0], speculation=jaxspec.Speculation(policy="auto"), max_new_tokens=8
     )
@@ -160,13 +162,7 @@ def test_other_weights_do_not_inherit_what_was_learned(mini):
 
 
 def test_a_budget_bounds_the_rows(mini):
-    session = prepare(
-        mini,
-        PROMPTS[0],
-        speculation=jaxspec.Speculation(policy="auto"),
-        budget=6,
-        max_new_tokens=24,
-    )
+    session = prepare_tuned(mini, PROMPTS[0], policy="auto", budget=6, max_new_tokens=24)
     widths = (4, 6)
     assert session.policy.config.widths == make_plan(mini.spec, session.config).widths == widths
 
@@ -185,12 +181,10 @@ def test_no_round_has_more_rows_than_the_budget(mini):
 
 def test_it_is_the_default(mini):
     """A budget, a builder or a policy fixes how rounds draft."""
-    assert prepare(mini, PROMPTS[0]).automatic
-    assert prepare(
-        mini, PROMPTS[0], temperature=1.0, speculation=jaxspec.Speculation(block_size=4)
-    ).automatic
+    assert prepare_tuned(mini, PROMPTS[0]).automatic
+    assert prepare_tuned(mini, PROMPTS[0], temperature=1.0, block_size=4).automatic
     for fixed in ({"budget": 8}, {"builder": "chain"}, {"policy": make_static(None, 4, (32,))}):
-        session = prepare(mini, PROMPTS[0], **group_options(**fixed))
+        session = prepare_tuned(mini, PROMPTS[0], **fixed)
         assert not session.automatic and (session.policy is None) == ("policy" not in fixed)
 
 
@@ -199,12 +193,8 @@ def test_calls_that_leave_nothing_to_decide(mini):
         {"drafter": "ar"},
         {"acceptance": "rejection", "temperature": 1.0, "builder": "chain"},
     ):
-        assert (
-            prepare(
-                mini, PROMPTS[0], **group_options(policy="auto", **options), max_new_tokens=8
-            ).policy
-            is None
-        )
+        session = prepare_tuned(mini, PROMPTS[0], policy="auto", max_new_tokens=8, **options)
+        assert session.policy is None
 
 
 def test_it_streams(mini):

@@ -7,12 +7,13 @@ import pytest
 from slow_cases import slow_except
 
 import jaxspec
-from jaxspec.call import recheck
 from jaxspec.call.options import group_options
-from jaxspec.call.recheck import LIMIT, WEIGHT, choose_kinds, correct_ratio
 from jaxspec.call.session import prepare, run_prefill
-from jaxspec.call.timed_rounds import PLAIN, count_rounds
 from jaxspec.costs.round_costs import make_costs
+from jaxspec.tuner import recheck
+from jaxspec.tuner.recheck import LIMIT, WEIGHT, choose_kinds, correct_ratio
+from jaxspec.tuner.timed_rounds import PLAIN, count_rounds
+from jaxspec.tuner.tuner import tune
 
 WIDTHS = (1, 4, 8, 16)
 COSTS = make_costs(WIDTHS, (64.0,), 0.5, [[2.0], [3.0], [4.0], [6.0]]).by_rows()
@@ -69,8 +70,8 @@ def test_checks_change_no_text(mini, monkeypatch, temperature):
     checks = []
     time_rounds = recheck.time_rounds
 
-    def time_cheaply(session, request, state, kind, count):
-        state, _, rounds = time_rounds(session, request, state, kind, count)
+    def time_cheaply(session, request, state, kind, count, compiles):
+        state, _, rounds = time_rounds(session, request, state, kind, count, compiles)
         checks.append((kind, rounds))
         return state, (0.001 if kind == PLAIN else 1.0) * count, rounds
 
@@ -101,12 +102,14 @@ def test_checks_change_no_text(mini, monkeypatch, temperature):
 @pytest.mark.parametrize("tokens", slow_except([3], [60, 3]))
 def test_forced_rounds_do_not_decide_whether_to_draft(mini, tokens):
     """Neither where the check is complete, nor where the text ends in it."""
-    session = prepare(
-        mini, PROMPT, max_new_tokens=tokens, sampling=jaxspec.Sampling(ignore_eos=True)
+    session, hooks = tune(
+        prepare(mini, PROMPT, max_new_tokens=tokens, sampling=jaxspec.Sampling(ignore_eos=True))
     )
     state = run_prefill(session)
     before = np.asarray(state.control.pauses.usual)
-    _, state = recheck._check(session, state, PLAIN, session.config.budget)
+    _, state = recheck._check(
+        session, state, PLAIN, session.config.budget, hooks.timing_compilation
+    )
     assert int(state.control.drafted) > 0
     assert float(state.control.pauses.usual) == before
 

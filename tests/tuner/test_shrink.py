@@ -12,17 +12,20 @@ from short_models import load_short
 from slow_cases import slow_except
 
 import jaxspec
-from jaxspec.call import finish, shrink, shrink_choice, start
-from jaxspec.call.api import run_session
-from jaxspec.call.automatic import name_setting
-from jaxspec.call.finish import run_to_end
+from jaxspec.call import run as running
+from jaxspec.call import start
 from jaxspec.call.options import group_options
 from jaxspec.call.prefill import prefill
+from jaxspec.call.run import run_session, run_to_end
 from jaxspec.call.session import matmul_precision, prefill_arguments, prepare, run_prefill
 from jaxspec.call.shrink import SHARED, find_axes
+from jaxspec.call.start import find_key
 from jaxspec.core.runtime.compilations import compilations
 from jaxspec.costs.files import load_costs
 from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig
+from jaxspec.tuner import shrink_choice
+from jaxspec.tuner.shrink_choice import ShrinkPrices
+from jaxspec.tuner.tuner import Tuner, process_tuner, tune
 from training.drafters import records
 
 PROMPTS = ["def add(a, b):\n    return", "The cat sat", "1 2 3 4 5 6", "A"]
@@ -50,13 +53,13 @@ def tiny():
 @pytest.fixture
 def sizes(monkeypatch):
     """The batch sizes that rounds ran with, in order."""
-    found, run = [], finish.run
+    found, run = [], running.run
 
     def note(params, request, state, rounds, *, config):
         found.append(state.done.shape[0])
         return run(params, request, state, rounds, config=config)
 
-    monkeypatch.setattr(finish, "run", note)
+    monkeypatch.setattr(running, "run", note)
     return found
 
 
@@ -142,11 +145,9 @@ def test_samples_of_one_prompt_keep_their_noise(tiny):
 def test_one_prompt_runs_as_ever(tiny, sizes):
     before = jaxspec.decode(tiny, IDS[0], **group_options(**PLAIN))
     counted, calls = compilations(), len(sizes)
-    assert (
-        jaxspec.decode(tiny, [IDS[0]], shrink=True, **group_options(**PLAIN))[0].tokens
-        == before.tokens
-    )
-    assert compilations() == counted and len(sizes) == calls + 1
+    again = jaxspec.decode(tiny, [IDS[0]], shrink=True, **group_options(**PLAIN))
+    assert again[0].tokens == before.tokens
+    assert compilations() == counted and len(sizes) == 2 * calls
 
 
 @pytest.mark.thorough
@@ -205,17 +206,16 @@ def test_states_of_policies_follow_their_sequences(tiny):
 @pytest.mark.slow
 def test_the_automatic_policy_measures_each_size_and_keeps_its_own_costs(mini):
     options = dict(max_new_tokens=64, temperature=1.0, ignore_eos=True)
-    session = prepare(mini, PROMPTS, **group_options(**options))
+    session, hooks = tune(prepare(mini, PROMPTS, **group_options(**options)))
     limits = np.array([60, 3, 3, 3], np.int32)
     session = dataclasses.replace(session, request=session.request.replace(limit=limits))
-    outputs, _ = run_session(session, shrink=True)
+    outputs, _ = run_session(session, shrink=True, hooks=hooks)
     alone = jaxspec.decode(mini, PROMPTS, **group_options(**options | dict(drafter="ar")))
     assert [out.tokens for out in outputs] == [
         out.tokens[:count] for out, count in zip(alone, limits, strict=True)
     ]
-    one, four = (
-        load_costs(name_setting(session.params, session.config, batch)) for batch in (1, 4)
-    )
+    find_path = process_tuner()._policies.find_path
+    one, four = (load_costs(find_path(session.params, session.config, batch)) for batch in (1, 4))
     assert one.contexts[0] > 0  # measured when the batch had shrunk
     own = outputs[0].policy.controls.costs
     np.testing.assert_allclose(own.draft, four.draft, rtol=1e-6)
@@ -246,89 +246,82 @@ def test_sequences_have_an_axis_in_every_drafters_state(method):
     jax.tree.map(check, axes, shapes, larger)
 
 
-@pytest.fixture
-def nothing_lost(monkeypatch):
-    """In this process nothing was compiled, and no finished sequence has cost anything."""
-    for name in ("_prices", "_lost"):
-        monkeypatch.setattr(shrink_choice, name, {})
-    return shrink_choice._prices
-
-
 @pytest.mark.thorough
-def test_a_batch_shrinks_of_itself_once_that_pays(tiny, sizes, nothing_lost):
+def test_a_batch_shrinks_of_itself_once_that_pays(tiny, sizes, tmp_path):
+    tuner = Tuner(tmp_path)
+    prices = tuner._shrinking.prices
     session = prepare(tiny, IDS, **group_options(ignore_eos=True, **PLAIN))
     request = session.request.replace(limit=np.asarray(LIMITS, np.int32))
     session = dataclasses.replace(session, request=request)
-    key = shrink_choice.find_key(session)
+    key = find_key(session)
 
     def finish_with(price):
         if price is not None:
-            nothing_lost[key] = price
+            prices[key] = price
         sizes.clear()
-        done = run_to_end(session, run_prefill(session), shrink=None)
+        done = run_to_end(session, run_prefill(session), shrink=None, hooks=tuner)
         return done, set(sizes)
 
     whole, used = finish_with(None)  # what compiling took is not known
     assert used == {4} and not whole.shrunk
-    nothing_lost.clear()
+    prices.clear()
     assert finish_with(1e9)[1] == {4}
     part, used = finish_with(1e-9)
     assert used > {4}
     assert_same(whole, part)
     # What is compiled is used at once, whatever compiling would cost.
-    smaller = [shrink_choice.find_key(session, size) for size in used - {4}]
-    nothing_lost.update(dict.fromkeys(smaller, 1e9))
+    smaller = [find_key(session, size) for size in used - {4}]
+    prices.update(dict.fromkeys(smaller, 1e9))
     assert finish_with(1e9)[1] == used
 
 
-def test_what_finished_sequences_cost_adds_up(tiny, nothing_lost):
-    session = prepare(tiny, IDS, **group_options(**PLAIN))
-    nothing_lost[shrink_choice.find_key(session)] = 10.0
+def test_what_finished_sequences_cost_adds_up(tiny):
+    session, shrinking = prepare(tiny, IDS, **group_options(**PLAIN)), ShrinkPrices()
+    shrinking.prices[find_key(session)] = 10.0
     # Half of the time of a round is that of finished sequences.
-    found = [shrink_choice.shrinking_pays(session, 2, 6.0) for _ in range(4)]
+    found = [shrinking.pays(session, 2, 6.0) for _ in range(4)]
     assert found == [False, False, False, True]
 
 
-def test_compiling_is_noted_also_where_the_program_was_on_disk(tiny, nothing_lost, monkeypatch):
-    session = prepare(tiny, IDS, **group_options(**PLAIN))
-    key = shrink_choice.find_key(session)
-    with shrink_choice.noting_compilation(session):
+def test_compiling_is_noted_also_where_the_program_was_on_disk(tiny, monkeypatch):
+    session, shrinking = prepare(tiny, IDS, **group_options(**PLAIN)), ShrinkPrices()
+    with shrinking.timing_compilation(session):
         pass
-    assert key not in nothing_lost
+    assert not shrinking.prices
     counted, saved = iter((0, 1)), iter((2.0, 9.0))
     monkeypatch.setattr(shrink_choice, "compilations", lambda: next(counted))
     monkeypatch.setattr(shrink_choice, "saved_seconds", lambda: next(saved))
-    with shrink_choice.noting_compilation(session):
+    with shrinking.timing_compilation(session):
         pass
-    assert nothing_lost[key] == pytest.approx(7.0, abs=0.5)
+    assert shrinking.prices[find_key(session)] == pytest.approx(7.0, abs=0.5)
 
 
-def test_tokens_never_depend_on_the_clock(tiny):
-    assert shrink_choice.may_shrink(prepare(tiny, IDS, **group_options(**PLAIN)))
+def test_tokens_never_depend_on_the_clock(tiny, tmp_path):
+    tuner = Tuner(tmp_path)
+    assert tuner.may_shrink(prepare(tiny, IDS, **group_options(**PLAIN)))
     cast = tiny.replace(target=jax.tree.map(lambda x: x.astype(jnp.bfloat16), tiny.target))
-    assert not shrink_choice.may_shrink(prepare(cast, IDS, **group_options(**PLAIN)))
+    assert not tuner.may_shrink(prepare(cast, IDS, **group_options(**PLAIN)))
 
 
-def test_decode_asks_whether_shrinking_pays(mini, sizes, monkeypatch):
-    monkeypatch.setattr(shrink, "shrinking_pays", lambda *arguments: True)
+def test_decode_asks_whether_shrinking_pays(mini, sizes, tmp_path, monkeypatch):
+    tuner = Tuner(tmp_path)
+    monkeypatch.setattr(tuner, "shrinking_pays", lambda *arguments: True)
     options = TREE | dict(stop=["e", "3 "])
     found = [jaxspec.decode(mini, PROMPTS, shrink=False, **group_options(**options))]
     assert set(sizes) == {4}
-    found.append(jaxspec.decode(mini, PROMPTS, **group_options(**options)))
+    found.append(jaxspec.decode(mini, PROMPTS, tuner=tuner, **group_options(**options)))
     assert min(sizes) < 4
     assert [out.tokens for out in found[0]] == [out.tokens for out in found[1]]
 
 
 @pytest.mark.parametrize("together", slow_except([True], [True, False]))
-def test_what_compiling_took_is_noted_wherever_it_happens(
-    tiny, nothing_lost, monkeypatch, together
-):
+def test_what_compiling_took_is_noted_wherever_it_happens(tiny, monkeypatch, together):
     """Beside the prefill on a CPU; elsewhere in the first rounds, which the default times."""
     options = dict(max_new_tokens=8, capacity=448 if together else 512)  # of this test alone
     if together:
         options["drafter"] = "ar"  # compiles in half the time
     else:
         monkeypatch.setattr(start, "_suits", lambda session: False)
-    session = prepare(tiny, IDS, **group_options(**options))
     jaxspec.decode(tiny, IDS, **group_options(**options))
-    assert nothing_lost[shrink_choice.find_key(session)] > 0
+    session, tuner = tune(prepare(tiny, IDS, **group_options(**options)))
+    assert tuner._shrinking.prices[find_key(session)] > 0

@@ -10,11 +10,13 @@ import pytest
 from short_models import load_short
 
 import jaxspec
-from jaxspec.call import probe, start
+from jaxspec.call import start
 from jaxspec.call.session import matmul_precision, prepare
-from jaxspec.call.timed_rounds import PLAIN
 from jaxspec.core.runtime.compilations import compilations
 from jaxspec.round.loop import run
+from jaxspec.tuner import probe
+from jaxspec.tuner.timed_rounds import PLAIN
+from jaxspec.tuner.tuner import Tuner, tune
 
 PROMPT = [5, 6, 7, 8]
 
@@ -26,8 +28,8 @@ def mini():
 
 def forget(monkeypatch):
     """Let the next call compile ahead, as the first of its kind does."""
-    monkeypatch.setattr(start, "_prefills", {})
-    monkeypatch.setattr(start, "_rounds", {})
+    monkeypatch.setattr(start.prefill, "_begun", {})
+    monkeypatch.setattr(start.run, "_begun", {})
 
 
 @pytest.mark.thorough
@@ -89,18 +91,17 @@ def test_a_call_after_an_interrupt_waits_for_the_same_compilation(mini, monkeypa
 def test_a_probe_times_each_compiled_width_once(mini, monkeypatch, tmp_path):
     timed = []
 
-    def time_kinds(session, state, kinds):
+    def time_kinds(session, state, kinds, compiles):
         timed.append(tuple(kinds))
         return np.array([1.0, 1.5])
 
-    monkeypatch.setenv("JAXSPEC_CACHE", str(tmp_path))
     monkeypatch.setattr(probe, "_time_kinds", time_kinds)
-    session = prepare(mini, PROMPT, max_new_tokens=9, capacity=320)
+    session, hooks = tune(prepare(mini, PROMPT, max_new_tokens=9, capacity=320), Tuner(tmp_path))
     compiled = session.policy.config.widths
     if len(compiled) != 1:
         pytest.skip("without panels, verification of a single row is compiled too")
     with matmul_precision(session):
-        session = probe.probe_session(session, start.start_session(session).state)
+        session = hooks.after_prefill(session, start.start_session(session).state)
     assert timed == [(PLAIN, *compiled)]
     costs = session.policy.controls.costs
     assert np.asarray(costs.draft)[0] == pytest.approx(0.5)

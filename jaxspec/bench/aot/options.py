@@ -8,7 +8,6 @@ import numpy as np
 
 from jaxspec.bench.architectures import architecture, swap_drafter
 from jaxspec.builders import make_builder
-from jaxspec.call.automatic import GPU_WIDTHS, make_automatic
 from jaxspec.core.params import Spec
 from jaxspec.core.runtime.near_miss import choose_one
 from jaxspec.core.sampling.settings import make_sampling
@@ -19,6 +18,7 @@ from jaxspec.policies.protocol import Policy
 from jaxspec.policies.registry import AUTOMATIC
 from jaxspec.round.plan import DecodeConfig, make_plan, suits_lookup
 from jaxspec.targets.layouts.quant import check_kind
+from jaxspec.tuner.automatic import GPU_WIDTHS, make_automatic
 
 BLOCKPILOT = "blockpilot"
 _BLOCKS = (4, 8, 16)

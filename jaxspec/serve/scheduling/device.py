@@ -49,6 +49,11 @@ class Device(Programs):
         return self.rules.of_part(part, self.slots)
 
     @property
+    def drafters(self) -> list[str]:
+        """The names of the drafters, or `ar` alone."""
+        return [config.drafter for config in list_configs(self.config)]
+
+    @property
     def waiting(self) -> int:
         """How many tokens of a slot may wait until its drafter reads them."""
         pending = self.state.decode.pending

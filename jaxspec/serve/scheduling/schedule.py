@@ -6,19 +6,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxspec.call.drafter_choice import choose_drafter, record_speed
 from jaxspec.core.sampling.settings import MIN_TEMPERATURE
-from jaxspec.serve.on_device.joint_plan import list_configs
 from jaxspec.serve.on_device.programs import Variant
 from jaxspec.serve.on_device.share_rows import WEIGHING
 from jaxspec.serve.on_device.visit import Report
-from jaxspec.serve.scheduling.choice import DraftChoice
-from jaxspec.serve.scheduling.costs import Costs, find_costs, guess_costs, read_costs
 from jaxspec.serve.scheduling.device import Device
-from jaxspec.serve.scheduling.live_costs import LiveCosts
 from jaxspec.serve.scheduling.pace import Pace
 from jaxspec.serve.scheduling.tasks import Task
 from jaxspec.serve.scheduling.warming import Compiler, cover
+from jaxspec.tuner.serving.costs import Costs, find_costs, guess_costs, read_costs
+from jaxspec.tuner.serving.draft_choice import DraftChoice
+from jaxspec.tuner.serving.live_costs import LiveCosts
+from jaxspec.tuner.tuner import Tuner
 
 # Of so few slots, one that stays idle to the end of a visit costs more than a further visit does, and
 # clients often answer at once. Of many, some text ends in nearly every round.
@@ -72,14 +71,18 @@ class Schedule:
         compiler: Compiler,
         pace: Pace,
         costs: Costs | None,
-        tries: bool = False,
+        tries: bool,
+        tuner: Tuner,
     ):
         """Make it.
 
         Args:
           costs: of all slots' rounds, if they are known.
           tries: whether requests that name no drafter get the fastest one.
+          tuner: keeps costs and the speeds of drafters.
         """
+        # Whether no clock may decide which rows a round verifies, see `Tuner`.
+        self._tuner, self._steady = tuner, tuner.is_steady(device.params)
         self._device, self._compiler, self._pace = device, compiler, pace
         self._costs, self._tries = costs, tries
         self._live: dict[int, LiveCosts] = {}  # by part
@@ -107,15 +110,21 @@ class Schedule:
         """
         if self.knows:
             return
-        costs = read_costs(self._device) if self._costs is None else self._costs
-        if costs is None and measure:
-            costs = find_costs(self._device)
+        store = self._tuner.store
+        costs = read_costs(self._device, store) if self._costs is None else self._costs
+        if costs is None and measure and not store.frozen:
+            costs = find_costs(self._device, store, self._steady)
         if costs is not None:
             self._set_costs(costs)
+        elif store.frozen:
+            self.guess()
 
     def guess(self) -> None:
-        """Take what plain rounds took as the measure of all rounds, which visits then correct."""
-        plain = self._pace.seconds(drafts=False)
+        """Take what plain rounds took as the measure of all rounds, which visits then correct.
+
+        Steady rounds have a measure that no clock gives: only ratios count.
+        """
+        plain = 1.0 if self._steady else self._pace.seconds(drafts=False)
         if self.knows or plain is None:
             return
         part = self._device.parts[0]
@@ -157,9 +166,9 @@ class Schedule:
             return 0
         part = self._part_of(load)
         if self._tries and task.accepted.request.drafter is None:
-            params, names = self._device.params, self._drafters
-            name = choose_drafter(params, part, _is_greedy(task), names)
-            reader = 1 + self._drafters.index(name)
+            params, names = self._device.params, self._device.drafters
+            trials, greedy = self._tuner.drafters, _is_greedy(task)
+            reader = 1 + names.index(trials.choose(params, part, greedy, names, self._steady))
         needed = Variant("feed", reader), Variant("visit", 1, part)
         self._compiler.want(needed)
         return reader if all(map(self._compiler.has, needed)) or not self.weighs else 0
@@ -184,10 +193,6 @@ class Schedule:
         needed = Variant("score", task.reader or int(not self.weighs))
         self._compiler.want([needed])
         return self._compiler.has(needed)
-
-    @property
-    def _drafters(self) -> list[str]:
-        return [config.drafter for config in list_configs(self._device.config)]
 
     def plan(self, tasks: dict[int, Task], waiting: int) -> list[Planned]:
         """Plan visits, one after the other, in which every task that decodes has its turn.
@@ -257,7 +262,9 @@ class Schedule:
     def _has_plain(self, part: int, follows: bool) -> bool:
         return not follows and self._compiler.has(Variant("visit", 0, part))
 
-    def observe(self, planned: Planned, report: Report, seconds: float | None, busy: float) -> bool:
+    def observe(
+        self, planned: Planned, report: Report, seconds: float | None, busy: float | None
+    ) -> bool:
         """Learn from a visit.
 
         Args:
@@ -271,6 +278,8 @@ class Schedule:
             self._pace.observe(planned.drafts, len(report.rows), seconds)
         if self._compiler.list_missing():  # what compiles takes the processor from rounds
             seconds = None
+        if self._steady:
+            seconds = busy = None
         if planned.drafts:
             made = [report.emitted.sum(), (report.emitted > 0).sum()]
             self._made = self._made * np.exp(-len(report.rows) / _REMEMBERED) + made
@@ -278,8 +287,9 @@ class Schedule:
             self._live[planned.part].observe(planned.drafts, report.rows, seconds)
         if self._tries and planned.drafts and seconds is not None and len(planned.kinds) == 1:
             ((reader, greedy),) = planned.kinds
-            name, tokens = self._drafters[reader - 1], int(report.emitted.sum())
-            record_speed(self._device.params, name, planned.part, greedy, tokens, seconds)
+            name, tokens = self._device.drafters[reader - 1], int(report.emitted.sum())
+            params, trials = self._device.params, self._tuner.drafters
+            trials.record(params, name, planned.part, greedy, tokens, seconds)
         choice = self._find_choice(planned.load, planned.part)
         if choice is None:
             return False

@@ -13,7 +13,7 @@ two to three times as long as one. A copy that is arranged beforehand is read in
   product. jax 0.10.2 uses one core of two, and 0.11.2 both.
 
 XLA calls YNNPACK for both: for a product with the matrix on the left, and for a sum of products over
-panels. `jaxspec.call.layout_speed` measures which copy is fastest, and so does
+panels. `jaxspec.tuner.layout_speed` measures which copy is fastest, and so does
 `python -m benchmarks few-rows`.
 """
 

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.builders import Builder, make_builder
-from jaxspec.call.kept_costs import describe_model, find_kept
 from jaxspec.core.params import Params
 from jaxspec.costs.files import load_costs, save_costs
 from jaxspec.costs.round_costs import RoundCosts, make_costs
@@ -28,6 +27,7 @@ from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.named import make_named
 from jaxspec.policies.protocol import Policy
 from jaxspec.tuner.calibrate.round_clock import Case, plan_rounds, time_rounds
+from jaxspec.tuner.store import Store, describe_model
 
 # Options of `jaxspec.decode` that sampling depends on, and all options that the time of a round
 # depends on.
@@ -89,10 +89,10 @@ def calibrate(
 def table_path(
     params: Params, method: str, *, budget: int = 32, batch: int = 1, **options: Any
 ) -> Path:
-    """Return the path of the file with the costs of these rounds, see `jaxspec.call.kept_costs`."""
+    """Return the path of the file with the costs of these rounds, see `jaxspec.tuner.store`."""
     options["builder"] = str(_builder(params, method, options))
     model = describe_model(params, method)
-    return find_kept(method, *model, budget, batch, sorted(options.items()))
+    return Store().find(method, *model, budget, batch, sorted(options.items()))
 
 
 def timed(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from golden_data import SHIPPED
 from short_models import shorten
 
 import jaxspec
-from jaxspec.call import api
+from jaxspec.call import run as running
 from jaxspec.call.options import group_options
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.policies.bastion.controller import make_bastion
@@ -68,7 +68,7 @@ def test_times_of_calls_correct_those_that_are_predicted(params, monkeypatch):
     traced = jaxspec.decode(params, PROMPTS, **group_options(policy=given, **OPTIONS), trace=True)
     assert float(traced[0].policy.controls.factor) == 3.0
     # Nor is it where something was compiled meanwhile.
-    monkeypatch.setattr(api, "compilations", itertools.count().__next__)
+    monkeypatch.setattr(running, "compilations", itertools.count().__next__)
     assert float(decode(params, given)[0].policy.controls.factor) == 3.0
     monkeypatch.undo()
     still = given.replace(controls=given.controls.replace(running=jnp.float32(0)))

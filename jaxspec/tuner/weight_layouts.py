@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import weakref
 from collections.abc import Sequence
@@ -11,12 +10,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxspec.call.layout_speed import FEW, Sizes, choose_sizes, find_fastest
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params
 from jaxspec.targets.layouts import registry
 from jaxspec.targets.layouts.copies import COPIES
 from jaxspec.targets.layouts.layout import Layout
+from jaxspec.tuner.layout_speed import FEW, Sizes, choose_sizes, find_fastest
+from jaxspec.tuner.store import Store
 from pallas_kernels.versions import vectorizes_sums
 
 # Largest share of the machine's memory that a copy of a model may take. Calls of one sequence and of
@@ -26,29 +26,28 @@ MOST_MEMORY = 0.25
 SWITCH = "JAXSPEC_PANELS"
 
 
-@dataclasses.dataclass
 class WeightLayouts:
     """The copies that a process made, and the layouts that it measured.
 
     Attributes:
       made: copies by the identity of their weights, the layout and the input axis, each with a
         reference that tells whether the weights still exist.
-      fastest: outputs side by side of the fastest layout; 0: the weights as they are.
     """
 
-    made: dict[tuple[int, str, int], tuple[weakref.ref, jax.Array]] = dataclasses.field(
-        default_factory=dict
-    )
-    fastest: dict[Sizes, int] = dataclasses.field(default_factory=dict)
+    def __init__(self, store: Store):
+        self._store = store
+        self.made: dict[tuple[int, str, int], tuple[weakref.ref, jax.Array]] = {}
+        # Outputs side by side of the fastest layout; 0: the weights as they are.
+        self._fastest: dict[Sizes, int] = {}
 
-    def add_copies(self, params: Params, method: str | Sequence[str], batch: int) -> Params:
+    def add_copies(self, params: Params, drafters: str | Sequence[str], batch: int) -> Params:
         """Add copies of the weights of a model's target and of the drafters of a call.
 
         They are made once for each array, and freed with it.
 
         Args:
           params: the model; it is not changed.
-          method: name of the drafter, or `ar`; or names of drafters.
+          drafters: name of the drafter, or `ar`; or names of several.
           batch: number of sequences.
 
         Returns:
@@ -59,18 +58,18 @@ class WeightLayouts:
         Raises:
           ValueError: `JAXSPEC_PANELS` is neither 0 nor a number of outputs of `COPIES`.
         """
-        methods = (method,) if isinstance(method, str) else tuple(method)
+        names = (drafters,) if isinstance(drafters, str) else tuple(drafters)
         # Rounds that draft verify two rows of a sequence at least, and most often `FEW`.
-        rows, usual = (batch, batch) if methods == ("ar",) else (2 * batch, FEW * batch)
-        weights = [params.target, *map(params.drafter, methods)]
+        rows, usual = (batch, batch) if names == ("ar",) else (2 * batch, FEW * batch)
+        weights = [params.target, *map(params.drafter, names)]
         # Only calls that may read a copy wait for its measurement.
         if not any(layout.serves(rows) for layout in COPIES.values()) or not _suit(weights):
             return params
         layout = COPIES.get(self.choose(params.spec.target, usual))
         if layout is None or not layout.serves(rows):
             return params
-        target, *drafters = [self._copy(one, layout) if one else one for one in weights]
-        made = {name: one for name, one in zip(methods, drafters, strict=True) if one}
+        target, *variables = [self._copy(one, layout) if one else one for one in weights]
+        made = {name: one for name, one in zip(names, variables, strict=True) if one}
         return params.replace(target=target, drafters={**params.drafters, **made})
 
     def choose(self, config: TargetConfig, rows: int) -> int:
@@ -88,9 +87,9 @@ class WeightLayouts:
         switch = os.environ.get(SWITCH)
         if not switch:
             sizes = choose_sizes(config, rows)
-            if sizes not in self.fastest:
-                self.fastest[sizes] = find_fastest(sizes)
-            return self.fastest[sizes]
+            if sizes not in self._fastest:
+                self._fastest[sizes] = find_fastest(sizes, self._store)
+            return self._fastest[sizes]
         choices = [str(lanes) for lanes in (0, *COPIES)]
         if switch not in choices:
             known = ", ".join(choices)
@@ -135,7 +134,3 @@ def _memory() -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
         return 0
-
-
-# What this process made and measured.
-PROCESS = WeightLayouts()

@@ -11,15 +11,16 @@ import jax
 import numpy as np
 
 from jaxspec.call.arguments import check_count, check_flag
-from jaxspec.call.finish import run_rounds
-from jaxspec.call.probe import probe_session
+from jaxspec.call.hooks import Hooks
+from jaxspec.call.run import run_rounds
 from jaxspec.call.session import Session, matmul_precision, prepare
-from jaxspec.call.shrink import take_sequences, use_costs
+from jaxspec.call.shrink import take_sequences
 from jaxspec.call.start import start_session
 from jaxspec.call.stream import read_news
 from jaxspec.core.params import Params, check_params
 from jaxspec.core.runtime.compilations import compilations
 from jaxspec.core.runtime.jax_settings import under_own_settings
+from jaxspec.tuner.tuner import Tuner, tune
 
 
 class WarmedUp(NamedTuple):
@@ -43,6 +44,7 @@ def warmup(
     prompt_tokens: int | Sequence[int],
     batch: int = 1,
     shrink: bool = False,
+    tuner: Tuner | None = None,
     **options: Any,
 ) -> WarmedUp:
     """Compile what `decode` and `stream` need for prompts of these sizes.
@@ -56,6 +58,7 @@ def warmup(
       prompt_tokens: tokens of the longest prompt, or several such numbers.
       batch: prompts that one call decodes together.
       shrink: also compile the rounds of the smaller batches that these calls go on with.
+      tuner: that of the calls.
       options: keyword arguments of `jaxspec.decode`; those that are traced (`temperature` above 0,
         `seed`, `stop`, …) may differ in the calls. `drafter`: one of them (default: the first).
 
@@ -72,26 +75,26 @@ def warmup(
     ready = {}
     for size in sizes:
         prompts = [[0] * check_count("prompt_tokens", size)] * batch
-        session = prepare(params, prompts, **options)
-        ready.setdefault(session.capacity, session)
-    for session in ready.values():
-        _run_empty(session, shrink)
+        session, hooks = tune(prepare(params, prompts, **options), tuner)
+        ready.setdefault(session.capacity, (session, hooks))
+    for session, hooks in ready.values():
+        _run_empty(session, hooks, shrink)
     return WarmedUp(time.perf_counter() - began, compilations() - before, tuple(ready))
 
 
-def _run_empty(session: Session, shrink: bool) -> None:
+def _run_empty(session: Session, hooks: Hooks, shrink: bool) -> None:
     """Run each program of a session once, on prompts of one token and for no rounds."""
     session = dataclasses.replace(session, lengths=np.ones_like(session.lengths))
     streams = len(session.lengths) == 1
     with matmul_precision(session):
-        state = start_session(session).state
-        session = probe_session(session, state)
-        state = run_rounds(session, state, 0)
+        state = start_session(session, hooks).state
+        session = hooks.after_prefill(session, state)
+        state = run_rounds(session, state, 0, hooks)
         while shrink and len(session.lengths) > 1:
             half = np.arange(len(session.lengths) // 2)
             session, state = take_sequences(session, state, half)
-            session = use_costs(session, state)
-            state = run_rounds(session, state, 0)
+            session = hooks.after_shrinking(session, state)
+            state = run_rounds(session, state, 0, hooks)
     if streams:
         read_news(state, 0)
     jax.block_until_ready(state)

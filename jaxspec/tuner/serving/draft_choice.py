@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxspec.serve.scheduling.live_costs import LiveCosts
+from jaxspec.tuner.serving.live_costs import LiveCosts
 
 # Share of the newest drafted round in the averages. Drafted rounds of a trial that is not behind, and
 # plain ones of a trial, which show what they take.

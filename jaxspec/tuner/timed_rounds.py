@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Callable
 
 import jax
 import numpy as np
 
 from jaxspec.call.session import Session
-from jaxspec.call.shrink_choice import noting_compilation
 from jaxspec.core.state import DecodeState, Request
 from jaxspec.round.loop import run
+
+# Makes the context in which the rounds of a session may be compiled, see `jaxspec.call.hooks`.
+TimeCompilation = Callable[[Session], contextlib.AbstractContextManager[None]]
 
 # The kind of rounds that do not draft; others are called by their number of rows.
 PLAIN = -1
@@ -24,7 +28,12 @@ def count_rounds(seconds: float) -> int:
 
 
 def time_rounds(
-    session: Session, request: Request, state: DecodeState, kind: int, count: int
+    session: Session,
+    request: Request,
+    state: DecodeState,
+    kind: int,
+    count: int,
+    compiles: TimeCompilation,
 ) -> tuple[DecodeState, float, int]:
     """Run rounds of one kind and time them, what a call takes without a round included.
 
@@ -34,6 +43,7 @@ def time_rounds(
       state: is donated.
       kind: PLAIN, or the number of rows to verify.
       count: rounds to run; 0 measures what a call takes.
+      compiles: times their compilation.
 
     Returns:
       (the next state, seconds, rounds that ran; fewer than `count` where the text ended).
@@ -42,7 +52,7 @@ def time_rounds(
     request, before = request.replace(controls=controls), _count(state)
     jax.block_until_ready((state, request))
     began = time.perf_counter()
-    with noting_compilation(session):
+    with compiles(session):
         state = jax.block_until_ready(
             run(session.params, request, state, np.int32(count), config=session.config)
         )

@@ -10,11 +10,9 @@ kept on disk; `jaxspec check` times more numbers of rows.
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -22,9 +20,9 @@ import jax.numpy as jnp
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.io.processor import describe_processor
-from jaxspec.io.user_cache import keep, user_cache
 from jaxspec.targets.layouts.copies import COPIES
 from jaxspec.targets.layouts.layout import Layout
+from jaxspec.tuner.store import Store
 
 # Rounds of one sequence verify 4 rows by default, those of more sequences 8 or more. What is fastest
 # for 4 rows may not be for 8.
@@ -75,19 +73,20 @@ def choose_sizes(config: TargetConfig, rows: int) -> Sizes:
     return sizes._replace(layers=min(config.num_layers, -(-WEIGHT_BYTES // layer)))
 
 
-def find_fastest(sizes: Sizes) -> int:
+def find_fastest(sizes: Sizes, store: Store) -> int:
     """Return the outputs side by side of the fastest copies; 0 if XLA's product is faster.
 
-    They are measured in a second or two, if no process did it before.
+    They are measured in a second or two, if no process did it before; 0 if the store is frozen.
     """
-    path = _find_path(sizes)
+    path = store.find("layouts", tuple(sizes), tuple(COPIES), REVISION)
     try:
         return _choose(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError):  # none is kept, or the file is damaged
-        pass
+        if store.frozen:
+            return 0
     seconds = measure_layers(sizes)
     described = {"processor": describe_processor(), "sizes": sizes._asdict()}
-    keep(path, json.dumps({**described, "seconds": seconds}) + "\n")
+    store.write(path, json.dumps({**described, "seconds": seconds}) + "\n")
     return _choose({"seconds": seconds})
 
 
@@ -146,9 +145,3 @@ def _run_layers(multiply: Any, sizes: Sizes, x: jax.Array, layers: list[Any]) ->
 
 def _normalize(x: jax.Array) -> jax.Array:
     return x * jax.lax.rsqrt(jnp.mean(x * x, axis=1, keepdims=True) + 1e-6)
-
-
-def _find_path(sizes: Sizes) -> Path:
-    described = repr((describe_processor(), tuple(sizes), tuple(COPIES), REVISION))
-    digest = hashlib.sha256(described.encode()).hexdigest()[:16]
-    return user_cache("costs") / f"panels-jax{jax.__version__}-{digest}.json"

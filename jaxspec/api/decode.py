@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
-import jax
-
 from jaxspec.call.arguments import check_flag, check_prompt
-from jaxspec.call.finish import run_to_end
+from jaxspec.call.hooks import Hooks
 from jaxspec.call.options import Sampling, Speculation, Stop, names_options
 from jaxspec.call.output import Output
-from jaxspec.call.probe import keep_learned, probe_session
-from jaxspec.call.recheck import recheck_costs
-from jaxspec.call.results import Seconds, make_outputs
-from jaxspec.call.session import Session, matmul_precision, prepare
-from jaxspec.call.start import start_session
+from jaxspec.call.run import run_session
+from jaxspec.call.session import Session, prepare
 from jaxspec.call.stream import stream_rounds
 from jaxspec.call.text.token_ids import Prompt, Prompts, is_batch
 from jaxspec.core.params import Params
-from jaxspec.core.runtime.compilations import compilations
 from jaxspec.core.runtime.jax_settings import under_own_settings
-from jaxspec.core.state import DecodeState
+from jaxspec.tuner.tuner import Tuner, tune
 
 
 @names_options
@@ -41,6 +34,7 @@ def decode(
     capacity: int | None = None,
     trace: bool = False,
     shrink: bool | None = None,
+    tuner: Tuner | None = None,
 ) -> Output | list[Output]:
     """Generate text. The drafter changes the speed, never the text.
 
@@ -64,7 +58,11 @@ def decode(
       trace: record every round in `Output.rounds`. Each round then waits for the host.
       shrink: go on with half of a batch when half of its sequences have finished, and so on. Each
         size is compiled when it is first needed, or by `jaxspec.warmup`. Tokens do not change.
-        (None: in float32, once finished sequences have cost this process what compiling costs.)
+        (None: in float32, once finished sequences have cost this process what compiling costs, if the
+        call leaves anything else open.)
+      tuner: makes the choices that the call leaves open, and learns from it (None: the process's
+        own). With a `builder`, a `budget` or a policy of its own a call leaves nothing open; a
+        tuner that is given then still chooses how the weights lie, and when a batch shrinks.
 
     Returns:
       An `Output`, or a list of them in the order of the prompts.
@@ -90,34 +88,9 @@ def decode(
         speculation=speculation,
         capacity=capacity,
     )
-    outputs, _ = run_session(session, trace, shrink)
+    session, hooks = tune(session, tuner)
+    outputs, _ = run_session(session, trace, shrink, hooks)
     return outputs if is_batch(prompt) else outputs[0]
-
-
-def run_session(
-    session: Session, trace: bool = False, shrink: bool | None = False
-) -> tuple[list[Output], DecodeState]:
-    """Run a prepared call to its end.
-
-    Returns:
-      The outputs of its prompts, and the state after the last round, without caches if the batch
-      shrank.
-    """
-    with matmul_precision(session):
-        started = time.perf_counter()
-        state, prefill = start_session(session)
-        session = probe_session(session, state)
-        decoding, compiled = time.perf_counter(), compilations()
-        if not trace:
-            session, state = recheck_costs(session, state)
-        session, state, traces, shrunk = run_to_end(session, state, trace, shrink)
-        seconds = Seconds(prefill, time.perf_counter() - decoding, decoding - started - prefill)
-    rounds_only = not (trace or session.stop_strings or shrunk) and compilations() == compiled
-    # Processes measure different times. What a policy learns from them would differ.
-    rounds_only = rounds_only and jax.process_count() == 1
-    outputs = make_outputs(session, state, seconds, traces, rounds_only)
-    keep_learned(session, outputs, rounds_only)
-    return outputs, state
 
 
 @names_options
@@ -135,6 +108,7 @@ def stream(
     sampling: Sampling | None = None,
     speculation: Speculation | None = None,
     capacity: int | None = None,
+    tuner: Tuner | None = None,
 ) -> Iterator[str | list[int]]:
     """Yield the text of `decode` piece by piece, after every round; options are those of `decode`.
 
@@ -161,12 +135,12 @@ def stream(
         speculation=speculation,
         capacity=capacity,
     )
-    return _stream(session)
+    return _stream(*tune(session, tuner))
 
 
-def _stream(session: Session) -> Iterator[str | list[int]]:
+def _stream(session: Session, hooks: Hooks) -> Iterator[str | list[int]]:
     """Yield the texts of `stream_rounds`, or their tokens; leave empty ones out."""
-    rounds = stream_rounds(session)
+    rounds = stream_rounds(session, hooks)
     while True:
         try:
             part = next(rounds)

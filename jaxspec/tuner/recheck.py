@@ -13,11 +13,10 @@ import dataclasses
 import jax
 import numpy as np
 
-from jaxspec.call.automatic import name_setting
 from jaxspec.call.session import Session
-from jaxspec.call.timed_rounds import PLAIN, count_rounds, time_rounds
 from jaxspec.core.state import DecodeState
 from jaxspec.costs.row_costs import RowCosts, width_indices
+from jaxspec.tuner.timed_rounds import PLAIN, TimeCompilation, count_rounds, time_rounds
 
 # Rounds until the first check; the interval doubles up to the longest.
 FIRST, LONGEST = 48, 1024
@@ -26,7 +25,7 @@ WEIGHT, LIMIT = 0.5, 0.5
 
 
 @dataclasses.dataclass
-class Schedule:
+class NextCheck:
     """When a setting's costs are checked next.
 
     Attributes:
@@ -42,34 +41,40 @@ class Schedule:
     turn: int
 
 
-_schedules: dict[str, Schedule] = {}
+class Rechecks:
+    """When the costs of settings are checked next."""
 
+    def __init__(self) -> None:
+        self._next: dict[str, NextCheck] = {}
 
-def recheck_costs(session: Session, state: DecodeState) -> tuple[Session, DecodeState]:
-    """Check a cost if that is due, with rounds of this decode.
+    def check_if_due(
+        self, setting: str, session: Session, state: DecodeState, compiles: TimeCompilation
+    ) -> tuple[Session, DecodeState]:
+        """Check a cost if that is due, with rounds of this decode.
 
-    Args:
-      session: see `jaxspec.call.session.prepare`.
-      state: is donated if a check runs.
+        Args:
+          setting: names what the session's costs depend on.
+          session: its policy is the automatic one.
+          state: is donated if a check runs.
+          compiles: see `jaxspec.tuner.timed_rounds.time_rounds`.
 
-    Returns:
-      The session with the corrected costs, and the next state.
-    """
-    if not session.automatic or session.policy is None:
-        return session, state
-    name, counted = _name(session), session.policy.state
-    rounds, sizes = int(counted.rounds), np.asarray(counted.sizes)
-    schedule = _schedules.get(name)
-    if schedule is None or rounds < schedule.rounds:  # new here, or the policy began anew
-        schedule = _schedules[name] = Schedule(rounds, 0 * sizes, FIRST, 0)
-    if rounds - schedule.rounds < schedule.interval:
-        return session, state
-    usual, other = choose_kinds(
-        sizes - schedule.sizes, session.policy.controls.costs.widths, schedule.turn
-    )
-    interval = min(2 * schedule.interval, LONGEST)
-    _schedules[name] = Schedule(rounds, sizes, interval, schedule.turn + 1)
-    return _check(session, state, usual, other)
+        Returns:
+          The session with the corrected costs, and the next state.
+        """
+        assert session.policy is not None, "only a policy's costs are checked"
+        counted = session.policy.state
+        rounds, sizes = int(counted.rounds), np.asarray(counted.sizes)
+        due = self._next.get(setting)
+        if due is None or rounds < due.rounds:  # new here, or the policy began anew
+            due = self._next[setting] = NextCheck(rounds, 0 * sizes, FIRST, 0)
+        if rounds - due.rounds < due.interval:
+            return session, state
+        usual, other = choose_kinds(
+            sizes - due.sizes, session.policy.controls.costs.widths, due.turn
+        )
+        interval = min(2 * due.interval, LONGEST)
+        self._next[setting] = NextCheck(rounds, sizes, interval, due.turn + 1)
+        return _check(session, state, usual, other, compiles)
 
 
 def choose_kinds(sizes: np.ndarray, widths: tuple[int, ...], turn: int) -> tuple[int, int]:
@@ -113,7 +118,7 @@ def correct_ratio(costs: RowCosts, usual: int, other: int, ratio: float) -> RowC
 
 
 def _check(
-    session: Session, state: DecodeState, usual: int, other: int
+    session: Session, state: DecodeState, usual: int, other: int, compiles: TimeCompilation
 ) -> tuple[Session, DecodeState]:
     """Time rounds of two kinds; correct nothing if the text ended meanwhile."""
     policy = session.policy
@@ -122,10 +127,10 @@ def _check(
     count = count_rounds(float(np.asarray(costs.verify)[0].mean()))
     # The decision to draft must not rest on rounds that were forced.
     pauses = jax.device_get(state.control.pauses)
-    state, empty, _ = time_rounds(session, session.request, state, PLAIN, 0)
+    state, empty, _ = time_rounds(session, session.request, state, PLAIN, 0, compiles)
     seconds, complete = {}, True
     for kind in (other, usual):
-        state, took, rounds = time_rounds(session, session.request, state, kind, count)
+        state, took, rounds = time_rounds(session, session.request, state, kind, count, compiles)
         seconds[kind] = max(took - empty, 0.1 * took)
         complete &= rounds == count
     state = state.replace(control=state.control.replace(pauses=pauses))
@@ -135,7 +140,3 @@ def _check(
     policy = policy.replace(controls=policy.controls.replace(costs=costs))
     request = session.request.replace(controls=policy.controls)
     return dataclasses.replace(session, policy=policy, request=request), state
-
-
-def _name(session: Session) -> str:
-    return name_setting(session.params, session.config, len(session.lengths))

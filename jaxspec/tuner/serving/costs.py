@@ -6,15 +6,14 @@ import dataclasses
 import itertools
 import json
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
-from jaxspec.call.kept_costs import describe_model, find_kept
-from jaxspec.io.user_cache import keep
-from jaxspec.serve.on_device.joint_plan import list_configs
-from jaxspec.serve.on_device.slot_rounds import Rules
-from jaxspec.serve.scheduling.device import Device
+from jaxspec.core.params import Params
+from jaxspec.tuner.store import Store, describe_model
 
 # Rounds of a measurement, and measurements of each cost, whose median counts.
 _ROUNDS, _REPEATS = 3, 3
@@ -28,7 +27,7 @@ class Costs:
 
     Attributes:
       drafted: of rounds that draft; of several drafters, of rounds in which as many as fit draft.
-      plain: of autoregressive rounds, up to the number of slots, see `Rules.plain_edges`.
+      plain: of autoregressive rounds, up to the number of slots, see `RowRules.plain_edges`.
       visit: of a visit without rounds.
     """
 
@@ -37,20 +36,67 @@ class Costs:
     visit: float = 0.0
 
 
-def find_costs(device: Device) -> Costs:
+class RowRules(Protocol):
+    """The numbers of rows of an engine's rounds, see `jaxspec.serve.on_device.slot_rounds.Rules`."""
+
+    @property
+    def edges(self) -> tuple[int, ...]:
+        """Numbers of rows of rounds that draft."""
+
+    def plain_edges(self, part: int) -> tuple[int, ...]:
+        """Return the numbers of rows of autoregressive rounds of so many slots."""
+
+
+class TimedDevice(Protocol):
+    """What is timed of an engine, see `jaxspec.serve.scheduling.device.Device`."""
+
+    params: Params
+    config: Any
+    rules: Any
+    slots: int
+    capacity: int
+    parts: tuple[int, ...]
+
+    @property
+    def drafters(self) -> Sequence[str]:
+        """Names of the engine's drafters."""
+
+    def rules_of(self, part: int) -> RowRules:
+        """Return the rules of rounds of so many slots."""
+
+    def time_rounds(
+        self, length: int, drafts: bool, forced: int, rounds: int, part: int | None = None
+    ) -> float:
+        """Time rounds of sequences of `length` tokens, in seconds per round."""
+
+    def time_visit(self, part: int | None = None) -> float:
+        """Time a visit without rounds, in seconds."""
+
+    def reset(self) -> None:
+        """Free all slots."""
+
+
+def find_costs(device: TimedDevice, store: Store, steady: bool = False) -> Costs:
     """Read what rounds of an engine's smallest part cost on this device, or measure and keep it.
 
     The engine must have a drafter, and all slots must be free.
+
+    Args:
+      steady: of several processes that measured, the costs of the first to write count.
     """
-    kept = read_costs(device)
+    kept = read_costs(device, store)
     if kept is not None:
         return kept
     costs = measure_costs(device)
-    keep(_find_path(device), json.dumps(dataclasses.asdict(costs)))
-    return costs
+    path, text = _find_path(device, store), json.dumps(dataclasses.asdict(costs))
+    if not steady or path.exists():  # a file that is there is damaged, or of another form
+        store.write(path, text)
+        return costs
+    store.write_first(path, text)
+    return read_costs(device, store) or costs
 
 
-def measure_costs(device: Device) -> Costs:
+def measure_costs(device: TimedDevice) -> Costs:
     """Time rounds of every number of rows, of the smallest part, at a quarter of the capacity.
 
     All slots must be free.
@@ -76,16 +122,16 @@ def measure_costs(device: Device) -> Costs:
     return Costs(tuple(drafted.tolist()), tuple(plain.tolist()), visit)
 
 
-def _find_path(device: Device) -> Path:
-    drafters = [config.drafter for config in list_configs(device.config)]
-    described = (describe_model(device.params, one) for one in drafters)
+def _find_path(device: TimedDevice, store: Store) -> Path:
+    drafters = device.drafters
+    described = (describe_model(device.params, name) for name in drafters)
     model = (*itertools.chain(*described), str(device.params.dtype))
     sizes = device.slots, device.capacity, device.rules, device.parts[0]
     target = device.params.spec.target
-    return find_kept("+".join(drafters), "serve", target, model, device.config, sizes)
+    return store.find("+".join(drafters), "serve", target, model, device.config, sizes)
 
 
-def guess_costs(known: Costs, rows: tuple[int, ...], part: int, rules: Rules) -> Costs:
+def guess_costs(known: Costs, rows: tuple[int, ...], part: int, rules: RowRules) -> Costs:
     """Guess what rounds of `part` slots cost from those of one slot.
 
     A round drafts for every slot of its part, and verifies its rows.
@@ -109,11 +155,11 @@ def guess_costs(known: Costs, rows: tuple[int, ...], part: int, rules: Rules) ->
     )
 
 
-def read_costs(device: Device) -> Costs | None:
+def read_costs(device: TimedDevice, store: Store) -> Costs | None:
     """Read what was kept of an engine of these sizes; None if it is missing or not of this form."""
     rules = device.rules_of(device.parts[0])
     try:
-        found = json.loads(_find_path(device).read_text())
+        found = json.loads(_find_path(device, store).read_text())
         drafted, plain = (tuple(map(float, found[name])) for name in ("drafted", "plain"))
         costs = Costs(drafted, plain, float(found["visit"]))
     except (OSError, ValueError, KeyError, TypeError):

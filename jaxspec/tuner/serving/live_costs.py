@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxspec.serve.scheduling.costs import Costs
+from jaxspec.tuner.serving.costs import Costs
 
 # Visits of each kind that show what costs are of which nobody has measured any.
 _FIRST = 3

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from jaxspec.serve.scheduling.choice import DraftChoice
-from jaxspec.serve.scheduling.costs import Costs
-from jaxspec.serve.scheduling.live_costs import LiveCosts
+from jaxspec.tuner.serving.costs import Costs
+from jaxspec.tuner.serving.draft_choice import DraftChoice
+from jaxspec.tuner.serving.live_costs import LiveCosts
 
 EDGES, PLAIN = (4, 8, 16), (4,)
 

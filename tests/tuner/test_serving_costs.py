@@ -6,8 +6,11 @@ import warnings
 import pytest
 
 from jaxspec.serve.on_device.slot_rounds import Rules
-from jaxspec.serve.scheduling import costs
-from jaxspec.serve.scheduling.live_costs import LiveCosts
+from jaxspec.tuner.serving import costs
+from jaxspec.tuner.serving.live_costs import LiveCosts
+from jaxspec.tuner.store import Store
+
+STORE = Store()
 
 
 @pytest.fixture
@@ -20,7 +23,7 @@ def fewer():
 def device(monkeypatch, tmp_path, fewer):
     """A device with a clock of its own, of which `timed` lists what was measured."""
     file, timed = tmp_path / "costs.json", []
-    monkeypatch.setattr(costs, "_find_path", lambda device: file)
+    monkeypatch.setattr(costs, "_find_path", lambda device, store: file)
     seconds = {
         (False, 0): 1.0,
         (False, 1): 1.5,
@@ -52,33 +55,33 @@ def device(monkeypatch, tmp_path, fewer):
 
 
 def test_costs_are_measured_once_and_kept(device):
-    found = costs.find_costs(device)
+    found = costs.find_costs(device, STORE)
     # Of three rounds' time, the visit's own is not theirs.
     assert found.drafted == pytest.approx((1.9, 1.9, 3.9)) and found.plain == pytest.approx((0.9,))
     assert found.visit == 0.3
     assert len(device.timed) == 3 * 4
-    assert costs.find_costs(device) == found and len(device.timed) == 3 * 4
+    assert costs.find_costs(device, STORE) == found and len(device.timed) == 3 * 4
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"drafted": [1], "plain": [1]}'])
 def test_files_of_no_use_are_written_anew(device, text):
     device.file.write_text(text)
-    found = costs.find_costs(device)
+    found = costs.find_costs(device, STORE)
     device.timed.clear()
-    assert costs.find_costs(device) == found and not device.timed
+    assert costs.find_costs(device, STORE) == found and not device.timed
 
 
 def test_a_folder_that_cannot_be_written_costs_a_measurement(device, monkeypatch):
-    monkeypatch.setattr(costs, "_find_path", lambda device: device.file / "below")
+    monkeypatch.setattr(costs, "_find_path", lambda device, store: device.file / "below")
     device.file.write_text("")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # says so, once in a process
-        assert costs.find_costs(device).plain == pytest.approx((0.9,))
+        assert costs.find_costs(device, STORE).plain == pytest.approx((0.9,))
 
 
 @pytest.mark.parametrize("fewer", [(1, 2)])
 def test_plain_rounds_of_fewer_rows_have_costs_of_their_own(device):
-    found = costs.find_costs(device)
+    found = costs.find_costs(device, STORE)
     assert device.rules.plain_edges(device.slots) == (1, 2, 4)
     assert found.plain == pytest.approx((0.9, 1.4, 1.4))
     live = LiveCosts(found, device.rules.edges, device.rules.plain_edges(device.slots))

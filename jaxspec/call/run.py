@@ -1,19 +1,21 @@
-"""Run the rounds of a call until every sequence is done."""
+"""Run a prepared call: its prefill, and rounds until every sequence is done."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
+from jaxspec.call.hooks import UNTUNED, Hooks
 from jaxspec.call.observed_rounds import run_observed, wants_each_round
-from jaxspec.call.results import StopSearch, Traces, record_round
-from jaxspec.call.session import Session
+from jaxspec.call.output import Output
+from jaxspec.call.results import Seconds, StopSearch, Traces, make_outputs, record_round
+from jaxspec.call.session import Session, matmul_precision
 from jaxspec.call.shrink import ShrinkingBatch
-from jaxspec.call.shrink_choice import find_key, may_shrink, noting_compilation
+from jaxspec.call.start import start_session
+from jaxspec.core.runtime.compilations import compilations
 from jaxspec.core.state import DecodeState
 from jaxspec.round.loop import run
 
@@ -40,8 +42,45 @@ class Finished(NamedTuple):
     shrunk: bool
 
 
+def run_session(
+    session: Session,
+    trace: bool = False,
+    shrink: bool | None = False,
+    hooks: Hooks = UNTUNED,
+) -> tuple[list[Output], DecodeState]:
+    """Run a prepared call to its end.
+
+    Args:
+      trace, shrink: see `run_to_end`.
+      hooks: who tunes it.
+
+    Returns:
+      The outputs of its prompts, and the state after the last round, without caches if the batch
+      shrank.
+    """
+    with matmul_precision(session):
+        started = time.perf_counter()
+        state, prefill = start_session(session, hooks)
+        session = hooks.after_prefill(session, state)
+        decoding, compiled = time.perf_counter(), compilations()
+        if not trace:
+            session, state = hooks.before_rounds(session, state)
+        session, state, traces, shrunk = run_to_end(session, state, trace, shrink, hooks)
+        seconds = Seconds(prefill, time.perf_counter() - decoding, decoding - started - prefill)
+    rounds_only = not (trace or session.stop_strings or shrunk) and compilations() == compiled
+    # Processes measure different times. What a policy learns from them would differ.
+    rounds_only = rounds_only and jax.process_count() == 1
+    outputs = make_outputs(session, state, seconds, traces, rounds_only)
+    hooks.observe(session, outputs, rounds_only)
+    return outputs, state
+
+
 def run_to_end(
-    session: Session, state: DecodeState, trace: bool = False, shrink: bool | None = False
+    session: Session,
+    state: DecodeState,
+    trace: bool = False,
+    shrink: bool | None = False,
+    hooks: Hooks = UNTUNED,
 ) -> Finished:
     """Run rounds until every sequence is done.
 
@@ -53,10 +92,11 @@ def run_to_end(
       state: after the prefill; it is donated.
       trace: record every round.
       shrink: leave finished sequences out, see `jaxspec.call.shrink`; None: once that pays.
+      hooks: who tunes the call.
     """
-    batch = ShrinkingBatch(session, asked=shrink is not None)
-    shrink = len(session.lengths) > 1 and (may_shrink(session) if shrink is None else shrink)
-    pace = _Pace(session, looks=bool(session.stop_strings or shrink))
+    batch = ShrinkingBatch(session, hooks, asked=shrink is not None)
+    shrink = len(session.lengths) > 1 and (hooks.may_shrink(session) if shrink is None else shrink)
+    pace = _Pace(session, hooks, looks=bool(session.stop_strings or shrink))
     traces: Traces | None = [[] for _ in session.lengths] if trace else None
     searches: list[StopSearch] = []
     if session.stop_strings:
@@ -74,7 +114,7 @@ def run_to_end(
         if wants_each_round(session):
             session, state = run_observed(session, state)
         else:
-            state = run_rounds(session, state, 1)
+            state = run_rounds(session, state, 1, hooks)
         record_round(state, batch.select(traces))
     if batch.shrunk:
         # Costs of smaller batches are not those that the call's policy may learn.
@@ -87,27 +127,27 @@ class _Pace:
 
     Args:
       session: of the whole batch.
+      hooks: who may remember the pace of earlier calls.
       looks: whether the host looks every few rounds for more than Ctrl-C.
     """
 
-    _seconds: ClassVar[dict[Hashable, float]] = {}  # of the last rounds of such a call, each
-
-    def __init__(self, session: Session, looks: bool):
+    def __init__(self, session: Session, hooks: Hooks, looks: bool):
         # Clocks of several processes differ, and all must run the same number of rounds.
         self._timed = not looks and jax.process_count() == 1
-        self._key, self._most = find_key(session), session.max_tokens
+        self._hooks, self._whole, self._most = hooks, session, session.max_tokens
         self._rounds = ROUNDS_PER_LOOK if looks or self._timed else self._most
-        if self._timed and self._key in self._seconds:
-            self._rounds = self._fit(self._seconds[self._key])
+        known = hooks.recall_pace(session) if self._timed else None
+        if known is not None:
+            self._rounds = self._fit(known)
 
     def run(self, session: Session, state: DecodeState) -> DecodeState:
         """Run rounds; wait for them if they are timed."""
         if not self._timed:
-            return run_rounds(session, state, self._rounds)
+            return run_rounds(session, state, self._rounds, self._hooks)
         before, began = _count(state), time.perf_counter()
-        state = jax.block_until_ready(run_rounds(session, state, self._rounds))
+        state = jax.block_until_ready(run_rounds(session, state, self._rounds, self._hooks))
         seconds = (time.perf_counter() - began) / max(_count(state) - before, 1)
-        self._seconds[self._key] = seconds
+        self._hooks.note_pace(self._whole, seconds)
         # Later rounds may take longer: they draft, or their contexts are longer.
         self._rounds = min(self._fit(seconds), 8 * self._rounds)
         return state
@@ -128,7 +168,9 @@ def _end_stopped(state: DecodeState, searches: list[StopSearch]) -> DecodeState:
     return state.replace(done=np.asarray(state.done) | np.asarray(found))
 
 
-def run_rounds(session: Session, state: DecodeState, rounds: int) -> DecodeState:
+def run_rounds(
+    session: Session, state: DecodeState, rounds: int, hooks: Hooks = UNTUNED
+) -> DecodeState:
     """Run rounds on the device; `state` is donated."""
-    with noting_compilation(session):
+    with hooks.timing_compilation(session):
         return run(session.params, session.request, state, np.int32(rounds), config=session.config)
