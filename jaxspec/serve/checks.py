@@ -64,7 +64,7 @@ class Limits:
 
 
 @dataclasses.dataclass(frozen=True)
-class Accepted:
+class CheckedRequest:
     """A checked request.
 
     Attributes:
@@ -88,7 +88,7 @@ class Accepted:
         return "repetition" in self.settings
 
 
-def check_request(request: ServeRequest, limits: Limits) -> Accepted:
+def check_request(request: ServeRequest, limits: Limits) -> CheckedRequest:
     """Check a request.
 
     Raises:
@@ -127,10 +127,10 @@ def check_request(request: ServeRequest, limits: Limits) -> Accepted:
         "bias": bias,
         **_sampling(request),
     }
-    return Accepted(request, prompt, ids, strings, settings, reader=1 + index)
+    return CheckedRequest(request, prompt, ids, strings, settings, reader=1 + index)
 
 
-def assign_drafter(accepted: Accepted, reader: int, limits: Limits) -> Accepted:
+def assign_drafter(accepted: CheckedRequest, reader: int, limits: Limits) -> CheckedRequest:
     """Let another drafter draft for a request that named none.
 
     Args:

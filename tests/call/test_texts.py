@@ -16,7 +16,7 @@ from jaxspec.call.session import prepare
 from jaxspec.call.text.stops import Stops
 from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.serve import ServeRequest
-from jaxspec.serve.checks import Accepted
+from jaxspec.serve.checks import CheckedRequest
 from jaxspec.serve.scheduling.tasks import Task
 
 PROMPT, LONGEST = (100, 101, 102, 103), 14
@@ -170,7 +170,9 @@ def test_updates_of_the_engine(model, size, stop):
     request = ServeRequest(PROMPT, max_new_tokens=LONGEST, stop=stop)
     for limit in range(1, LONGEST + 1):
         expected = expect(names, tokens[:limit], stop)
-        task = Task(1, Accepted(request, list(PROMPT), (), Stops(stop), {}, 1), 0.0, tokenizer)
+        task = Task(
+            1, CheckedRequest(request, list(PROMPT), (), Stops(stop), {}, 1), 0.0, tokenizer
+        )
         text, start, finish = "", 0, None
         while finish is None:
             end = min(start + size, limit)
@@ -179,7 +181,7 @@ def test_updates_of_the_engine(model, size, stop):
             text, start, finish = text + update.text, end, update.finish
         assert (task.tokens, text) == expected
     # Aborted within a character, it gives what it has.
-    task = Task(1, Accepted(request, list(PROMPT), (), Stops(stop), {}, 1), 0.0, tokenizer)
+    task = Task(1, CheckedRequest(request, list(PROMPT), (), Stops(stop), {}, 1), 0.0, tokenizer)
     text = task.add(tokens[:2], [False] * 2, False, broken=False, logprobs=[]).text
     assert text + task.end("abort").text == " Paris\N{REPLACEMENT CHARACTER}"
 

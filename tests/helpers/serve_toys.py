@@ -21,7 +21,8 @@ def make(params, **options):
     costs = Costs((1.0, 1.5), (5.0, 5.0))
     # Engines of all test files take the same sizes, so that they share compiled programs.
     shape = dict(slots=2, capacity=320, budget=8, edges=(2, 16), rule="fixed", lookup=False)
-    shape |= dict(rounds=8, visit_seconds=None)
+    # Log-probabilities too: they are other programs, though few tests ask for any.
+    shape |= dict(rounds=8, visit_seconds=None, max_logprobs=20)
     return make_engine(params, costs=costs, **shape | options)
 
 

@@ -20,7 +20,7 @@ def mini():
 
 @pytest.fixture(scope="module")
 def engine(mini):
-    return make(mini, max_logprobs=20)
+    return make(mini)
 
 
 @pytest.fixture(scope="module")

@@ -60,7 +60,7 @@ def test_an_engine_that_follows_holds_the_same_state(mini):
     """Measured costs, prompts of several chunks, copied slots, sampling, log-probabilities, and a
     cancelled request.
     """
-    first, second = (make(mini, max_logprobs=20) for _ in range(2))
+    first, second = (make(mini) for _ in range(2))
     told = []
     first._device.followers = Followers(first._device.takes, told.append)
     first.warm_up()

@@ -16,7 +16,7 @@ def mini():
 
 @pytest.fixture(scope="module")
 def engine(mini):
-    engine = make(mini, max_logprobs=20)
+    engine = make(mini)
     engine.warm_up()
     return engine
 
@@ -111,7 +111,7 @@ def test_what_the_engine_cannot_give_is_refused(mini, most, asked, says):
 
 
 def test_an_engine_without_them_keeps_nothing(mini):
-    assert make(mini)._device.state.hidden is None
+    assert make(mini, max_logprobs=0)._device.state.hidden is None
     with pytest.raises(ValueError, match="max_logprobs is 21"):
         make(mini, max_logprobs=21)
 

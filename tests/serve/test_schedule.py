@@ -46,14 +46,15 @@ def put(engine, drafts):
 
 @pytest.fixture
 def engine(mini):
-    engine = make(mini, rule="global")
+    # The programs are those of test_engine.py.
+    engine = make(mini, rule="global", lookup=None, max_logprobs=0)
     engine.warm_up()
     return engine
 
 
 def read_drafter(engine):
     """The drafter's caches, and how many of their rows count."""
-    draft = engine._device.state.decode.draft
+    draft = engine._device.state.decode.draft.own
     return np.asarray(draft.k), np.asarray(draft.length)
 
 

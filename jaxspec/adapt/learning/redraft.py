@@ -30,7 +30,7 @@ Fold = Callable[[jax.Array, jax.Array | int, list[Said]], Any]
 SIDE = 8
 
 
-class Task(NamedTuple):
+class RedraftTask(NamedTuple):
     """What is drafted again.
 
     Attributes:
@@ -97,7 +97,7 @@ def redraft(
     def cut(leaf: jax.Array) -> jax.Array:
         return leaf.reshape(-1, side, *leaf.shape[1:])
 
-    task = Task(drafter, versions, target, segments, fold)
+    task = RedraftTask(drafter, versions, target, segments, fold)
     own, shared = absorb_rows(task, arrange(segments.begin))
 
     @jax.checkpoint
@@ -118,7 +118,7 @@ def redraft(
     )
 
 
-def absorb_rows(task: Task, begin: jax.Array) -> States:
+def absorb_rows(task: RedraftTask, begin: jax.Array) -> States:
     """Absorb the rows before N rounds of every segment, whose roots are rows `begin` int32 [N, S].
 
     The text is known, so each round absorbs all rows of its segment and counts those before its
@@ -159,7 +159,9 @@ def absorb_rows(task: Task, begin: jax.Array) -> States:
     return States(select(True), select(False))
 
 
-def draft_round(task: Task, states: States, q: jax.Array, far: jax.Array, depths: int) -> Any:
+def draft_round(
+    task: RedraftTask, states: States, q: jax.Array, far: jax.Array, depths: int
+) -> Any:
     """Draft round q int32 [S] of every segment, along the committed tokens.
 
     Args:
@@ -168,7 +170,7 @@ def draft_round(task: Task, states: States, q: jax.Array, far: jax.Array, depths
       depths: D.
 
     Returns:
-      The results of `Task.fold` [S, D, ...], zeros for steps that were left out.
+      The results of `RedraftTask.fold` [S, D, ...], zeros for steps that were left out.
     """
     drafter, target, slots = task.drafter, task.target, task.drafter.slots
     steps = 0 if drafter.expand is None else -(-depths // slots) - 1
@@ -212,7 +214,7 @@ def skip_unless(some: jax.Array, work: Callable[..., Any], *given: Any) -> Any:
     return jax.lax.cond(some, work, skip, *given)
 
 
-def _merge(task: Task, states: States) -> list[Any]:
+def _merge(task: RedraftTask, states: States) -> list[Any]:
     """Return the state of each set of variables."""
     segments = task.segments
     batch, rows = segments.features.shape[:2]

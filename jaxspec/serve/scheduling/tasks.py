@@ -9,7 +9,7 @@ from typing import Any
 from jaxspec.call.text.detokenize import continue_after
 from jaxspec.call.text.stops import find_stop
 from jaxspec.call.text.streamed_text import StreamedText
-from jaxspec.serve.checks import Accepted
+from jaxspec.serve.checks import CheckedRequest
 from jaxspec.serve.requests import Finish, TokenLogprob, Update
 
 
@@ -34,7 +34,7 @@ class Task:
     """
 
     id: int
-    accepted: Accepted
+    accepted: CheckedRequest
     submitted: float
     tokenizer: Any
     started: float | None = None
