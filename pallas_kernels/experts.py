@@ -18,32 +18,22 @@ from jax.experimental.pallas import triton
 
 from pallas_kernels import tuning, versions
 from pallas_kernels.device import current_device
-from pallas_kernels.registry import find_name
+from pallas_kernels.registry import find_triton
 
 _WARPS, _STAGES = 4, 4
 _OUTPUTS = 64  # outputs of an expert per program
 _INPUTS = {1: 128, 2: 64, 4: 32}  # inputs per step, by the bytes of a weight
-_DTYPES = ("bfloat16", "float16", "float32")
 
 
 def find_kernel(dtype, weight_dtype, partial: bool = False) -> Callable | None:
-    """Return the kernel for rows of `dtype` and experts of `weight_dtype` on the device that programs
-    are traced for; None if the caller's own loop serves there.
-
-    With `partial`, see `mix_experts`. `JAXSPEC_KERNELS` and `registry.using` choose as they do for
-    attention: `interpret` and `reference` apply here too.
+    """Return the kernel for rows of `dtype` and experts of `weight_dtype`, see
+    `registry.find_triton`; with `partial`, see `mix_experts`.
     """
-    name = find_name()
-    if name == "interpret":
-        return functools.partial(mix_experts, partial=partial, interpret=True)
-    device = current_device()
     # Triton converts to fp8 from compute capability 8.9 on.
     fp8 = jnp.dtype(weight_dtype).name.startswith("float8")
-    too_old = fp8 and (device.compute_capability or (0, 0)) < (8, 9)
-    known = jnp.dtype(dtype).name in _DTYPES and not too_old
-    if name == "reference" or not known or tuning.unsupported(None, device):
-        return None
-    return functools.partial(mix_experts, partial=partial)
+    too_old = fp8 and (current_device().compute_capability or (0, 0)) < (8, 9)
+    known = jnp.dtype(dtype).name in tuning.DTYPES and not too_old
+    return find_triton(functools.partial(mix_experts, partial=partial), known)
 
 
 def mix_experts(

@@ -15,28 +15,17 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 from pallas_kernels import reference, tuning, versions
-from pallas_kernels.device import current_device
-from pallas_kernels.registry import find_name
+from pallas_kernels.registry import find_triton
 from pallas_kernels.residual import load_sum
 
 _ROWS, _WARPS, _STAGES = 16, 2, 1  # rows per program
 
 
 def find_kernel(dtype, head_dim: int) -> Callable | None:
-    """Return the kernel for the device that programs are traced for, with the arguments of
-    `reference.split_heads`; None if XLA is to compute this.
-
-    `JAXSPEC_KERNELS` and `registry.using` choose as they do for attention: `interpret` and
-    `reference` apply here too.
-    """
+    """Return the kernel, with the arguments of `reference.split_heads`, see `registry.find_triton`."""
     if head_dim not in tuning.HEAD_DIMS or jnp.dtype(dtype).name not in tuning.DTYPES:
         return None
-    name = find_name()
-    if name == "interpret":
-        return functools.partial(split_heads, interpret=True)
-    if name == "reference" or tuning.unsupported(None, current_device()):
-        return None
-    return split_heads
+    return find_triton(split_heads)
 
 
 def split_heads(joined, table, scales, sizes, eps: float, dtype=None, *, interpret: bool = False):

@@ -9,6 +9,7 @@ Compiled programs keep their choice.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 from collections.abc import Callable
@@ -137,6 +138,24 @@ def find_name() -> str | None:
 def resolve_kernel(operation: str, problem: Problem | None = None) -> Callable:
     """Return the implementation of `operation` to use; see `explain`."""
     return explain(operation, problem).function
+
+
+def find_triton(kernel: Callable, serves: bool = True) -> Callable | None:
+    """Return a kernel for the device that programs are traced for; None if XLA is to compute this.
+
+    `JAXSPEC_KERNELS` and `using` choose as they do for attention: `interpret` and `reference` apply
+    to all kernels.
+
+    Args:
+      kernel: takes `interpret`.
+      serves: whether it serves the call's shapes and dtypes on a GPU.
+    """
+    name = find_name()
+    if name == "interpret":
+        return functools.partial(kernel, interpret=True)
+    if name == "reference" or not serves or tuning.unsupported(None, current_device()):
+        return None
+    return kernel
 
 
 def reads_places() -> bool:

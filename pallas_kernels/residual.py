@@ -19,7 +19,7 @@ from jax.experimental.pallas import triton
 from pallas_kernels import reference, tuning, versions
 from pallas_kernels.caution import TRITON_PRODUCTS, choose_cautious
 from pallas_kernels.device import Device, current_device
-from pallas_kernels.registry import find_name
+from pallas_kernels.registry import find_triton
 
 _WARPS, _STAGES = 8, 1
 # XLA's products of few rows take blocks of about this size, and each part this many inputs or more:
@@ -30,19 +30,10 @@ _MOST_PARTS, _BLOCKS_PER_CORE = 8, 1.5
 
 
 def find_kernel(dtype) -> Callable | None:
-    """Return the kernel for the device that programs are traced for, with the arguments of
-    `reference.add_normalize`; None if XLA is to compute this.
-
-    `JAXSPEC_KERNELS` and `registry.using` choose as they do for attention: `interpret` and
-    `reference` apply here too.
+    """Return the kernel, with the arguments of `reference.add_normalize`, see
+    `registry.find_triton`.
     """
-    name = find_name()
-    if name == "interpret":
-        return functools.partial(add_normalize, interpret=True)
-    known = jnp.dtype(dtype).name in tuning.DTYPES
-    if name == "reference" or not known or tuning.unsupported(None, current_device()):
-        return None
-    return add_normalize
+    return find_triton(add_normalize, jnp.dtype(dtype).name in tuning.DTYPES)
 
 
 def count_parts(rows: int, inputs: int, outputs: int, device: Device | None = None) -> int:

@@ -14,26 +14,16 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from pallas_kernels import tuning, versions
-from pallas_kernels.device import current_device
-from pallas_kernels.registry import find_name
+from pallas_kernels import versions
+from pallas_kernels.registry import find_triton
 
 _WARPS, _STAGES = 4, 1
 _ENTRIES, _OTHERS = 16, 256  # entries per program, and entries that a step compares them with
 
 
 def find_kernel() -> Callable | None:
-    """Return `choose_smallest` for the device that programs are traced for; None if XLA is to do this.
-
-    `JAXSPEC_KERNELS` and `registry.using` choose as they do for attention: `interpret` and
-    `reference` apply here too.
-    """
-    name = find_name()
-    if name == "interpret":
-        return functools.partial(choose_smallest, interpret=True)
-    if name == "reference" or tuning.unsupported(None, current_device()):
-        return None
-    return choose_smallest
+    """Return `choose_smallest`, see `registry.find_triton`."""
+    return find_triton(choose_smallest)
 
 
 def choose_smallest(

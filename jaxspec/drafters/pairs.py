@@ -7,10 +7,40 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from jaxspec.drafters.base import whole_vocabulary
+from jaxspec.targets.layers import Attention, GatedMLP, RMSNorm
+from jaxspec.targets.linear import Linear
+
+
+class PairLayer(nn.Module):
+    """EAGLE-3's network without its forward pass: one layer that reads pairs of a token's embedding
+    and a feature, 2E wide.
+    """
+
+    config: Any
+
+    def declare_layer(self) -> None:
+        """Declare the fusion of features, the norms, the layer and what follows it."""
+        c = self.config
+        self.fc = Linear(c.hidden_size)
+        self.token_norm = RMSNorm(c.norm_eps)
+        self.feature_norm = RMSNorm(c.norm_eps)
+        self.attention = Attention(c)
+        self.mlp_norm = RMSNorm(c.norm_eps)
+        self.mlp = GatedMLP(c)
+        self.norm = RMSNorm(c.norm_eps)
+
+    def fuse(self, features: jax.Array) -> jax.Array:
+        """Fuse target features [..., len(feature_layers) * Et] to [..., E]."""
+        return self.fc(features)
+
+    def read(self, tokens: jax.Array, features: jax.Array) -> jax.Array:
+        """Return what the attention reads of token embeddings and features, [..., 2E]."""
+        return jnp.concatenate([self.token_norm(tokens), self.feature_norm(features)], axis=-1)
 
 
 def last_row(rows: jax.Array, count: jax.Array, before: jax.Array) -> jax.Array:

@@ -37,22 +37,8 @@ def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None):
     return _attend(q, k, v, positions, mask, prefix, window, steps, False)
 
 
-def _call(
-    q,
-    k,
-    v,
-    cache_k,
-    cache_v,
-    layer,
-    length,
-    first,
-    positions,
-    mask,
-    *,
-    window,
-    cut: Steps,
-    interpret: bool,
-):
+def _call(q, k, v, cache_k, cache_v, rest, *, window, cut: Steps, interpret: bool):
+    layer, length, first, positions, mask = rest
     prefix = (cache_k, cache_v, layer, length, first)
     if cut.keys is None:
         return _on_parts(q, k, v, positions, mask, prefix, window, cut.parts)

@@ -16,8 +16,8 @@ def differentiable(call: Callable) -> Callable:
     """Make an implementation differentiable; the reference computes the derivative, and then also the value.
 
     Args:
-      call: (q, k, v, cache_k, cache_v, layer int32 [], length int32 [B], first int32 [B] or None,
-        positions, mask, *, window, cut, interpret) -> [B, T, H, D]; see
+      call: (q, k, v, cache_k, cache_v, (layer int32 [], length int32 [B], first int32 [B] or None,
+        positions, mask), *, window, cut, interpret) -> [B, T, H, D]; see
         `pallas_kernels.reference.tree_attention`. The layer is an operand, so all layers of a model
         share one trace.
 
@@ -28,7 +28,7 @@ def differentiable(call: Callable) -> Callable:
 
     @functools.partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8))
     def apply(q, k, v, cache_k, cache_v, rest, window, cut, interpret):
-        return call(q, k, v, cache_k, cache_v, *rest, window=window, cut=cut, interpret=interpret)
+        return call(q, k, v, cache_k, cache_v, rest, window=window, cut=cut, interpret=interpret)
 
     def forward(q, k, v, cache_k, cache_v, rest, window, cut, interpret):
         layer, length, first, positions, mask = rest
@@ -49,16 +49,7 @@ def differentiable(call: Callable) -> Callable:
         cache_k, cache_v, layer, length, first = prefix
         layer, length = jnp.asarray(layer, jnp.int32), jnp.asarray(length, jnp.int32)
         first = None if first is None else jnp.asarray(first, jnp.int32)
-        return apply(
-            q,
-            k,
-            v,
-            cache_k,
-            cache_v,
-            (layer, length, first, positions, mask),
-            window,
-            cut,
-            interpret,
-        )
+        rest = layer, length, first, positions, mask
+        return apply(q, k, v, cache_k, cache_v, rest, window, cut, interpret)
 
     return entry

@@ -17,8 +17,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from pallas_kernels import versions
-from pallas_kernels.attention.merge import merge
-from pallas_kernels.attention.program import Rows, describe_sums, run_program
+from pallas_kernels.attention.program import Rows, launch, run_program
 from pallas_kernels.device import current_device
 from pallas_kernels.registry import resolve_kernel
 from pallas_kernels.tuning import Problem, Tiles, packed_tiles
@@ -63,8 +62,8 @@ def packed_attention(
     # Silence the warning here too: the call below may be traced already.
     versions.triton_params(cut.warps, cut.stages)
     layer = jnp.asarray(layer, jnp.int32)
-    arrays = (q, k, v, cache_k, cache_v, layer, first, positions, mask, table)
-    return _call(*arrays, window=window, cut=cut, interpret=interpret)
+    rest = layer, first, positions, mask, table
+    return _call(q, k, v, cache_k, cache_v, rest, window=window, cut=cut, interpret=interpret)
 
 
 def interpreted(q, k, v, positions, mask, prefix, packing, window=None) -> jax.Array:
@@ -113,25 +112,10 @@ def most_tiles(rows: int, sequences: int, most: int) -> int:
 
 
 @functools.partial(jax.jit, static_argnames=("window", "cut", "interpret"))
-def _call(
-    q,
-    k,
-    v,
-    cache_k,
-    cache_v,
-    layer,
-    first,
-    positions,
-    mask,
-    table,
-    *,
-    window,
-    cut: Tiles,
-    interpret: bool,
-):
-    rows, heads, dim = q.shape[1:]
-    kv_heads = k.shape[2]
-    group, parts = heads // kv_heads, cut.splits + (cut.splits > 1)
+def _call(q, k, v, cache_k, cache_v, rest, *, window, cut: Tiles, interpret: bool):
+    layer, first, positions, mask, table = rest
+    (rows, heads), kv_heads = q.shape[1:3], k.shape[2]
+    group = heads // kv_heads
     inputs = {
         "q": (q, _block(q, first=True)),
         "cache_k": (cache_k, _block(cache_k, head=2)),
@@ -147,22 +131,9 @@ def _call(
     if window is not None:
         inputs["positions"] = positions, _block(positions, first=True)
     padded = -(-rows * group // cut.rows) * cut.rows
-    shapes, specs = (
-        ([q], [_block(q, first=True)])
-        if parts == 1
-        else describe_sums(parts, kv_heads, padded, dim)
-    )
-    out = pl.pallas_call(
-        functools.partial(_kernel, names=tuple(inputs), group=group, window=window, cut=cut),
-        grid=(parts, table.shape[0], kv_heads),
-        in_specs=[spec for _, spec in inputs.values()],
-        out_specs=specs,
-        out_shape=[jax.ShapeDtypeStruct(shape.shape, shape.dtype) for shape in shapes],
-        compiler_params=versions.triton_params(cut.warps, cut.stages),
-        interpret=interpret,
-        name="packed_attention",
-    )(*(array for array, _ in inputs.values()))
-    return out[0] if parts == 1 else merge(*out, q, kv_heads, cut, interpret)
+    kernel = functools.partial(_kernel, group=group, window=window, cut=cut)
+    grid = table.shape[0], kv_heads
+    return launch("packed_attention", kernel, inputs, grid, padded, kv_heads, cut, interpret)
 
 
 def _block(array, head: int | None = None, first: bool = False) -> pl.BlockSpec:

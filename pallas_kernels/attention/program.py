@@ -7,7 +7,9 @@ kv head are rows of the same block, so each key is read once.
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +18,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from pallas_kernels.attention.merge import load_rows, store_rows
+from pallas_kernels import versions
+from pallas_kernels.attention.merge import load_rows, merge, store_rows
 from pallas_kernels.tuning import LEAST_STEPS, TREE_KEYS, Tiles
 
 # A number below every score, finite so that differences are not NaN.
@@ -60,7 +63,7 @@ def run_program(
     Args:
       ref: q [T, H, D]; k, v [R, D]; cache_k, cache_v [L, S, D], or [L, B, S, D] if `rows.sequence`
         is given, like mask [T, W] or [B, N, W]; layer; positions [T] for a window; maybe first.
-      out: the result [T, H, D] alone, or the partial sums of this part, see `describe_sums`.
+      out: the result [T, H, D] alone, or the partial sums of this part, see `launch`.
       part: which part; `cut.splits` is that of the new rows, unless one program takes all.
       head: the kv head.
     """
@@ -97,8 +100,44 @@ def run_program(
     triton.store(out[2].at[own], weight, mask=live)
 
 
-def describe_sums(parts: int, sequences: int, rows: int, dim: int):
-    """Make shapes and blocks of the partial sums of `rows` query rows, see `pallas_kernels.attention.merge.merge`.
+def launch(
+    name: str,
+    kernel: Callable[..., None],
+    inputs: dict[str, tuple[jax.Array, pl.BlockSpec]],
+    grid: tuple[int, int],
+    rows: int,
+    kv_heads: int,
+    cut: Tiles,
+    interpret: bool,
+) -> jax.Array:
+    """Run a kernel over parts of the keys, and merge the parts if there are several.
+
+    Args:
+      name: of the kernel.
+      kernel: takes references to the inputs, then to the results, and `names`, those of the inputs.
+      inputs: arrays by name, with the block of each; `q` is among them, and the result is like it.
+      grid: (blocks of rows, sequences times kv heads), behind the number of parts.
+      rows: query rows, padded.
+    """
+    (q, own), (blocks, sequences), parts = inputs["q"], grid, cut.splits + (cut.splits > 1)
+    shapes, specs = ([jax.ShapeDtypeStruct(q.shape, q.dtype)], [own])
+    if parts > 1:
+        shapes, specs = _describe_sums(parts, q.shape[0] * kv_heads, rows, q.shape[-1])
+    out = pl.pallas_call(
+        functools.partial(kernel, names=tuple(inputs)),
+        grid=(parts, blocks, sequences),
+        in_specs=[spec for _, spec in inputs.values()],
+        out_specs=specs,
+        out_shape=shapes,
+        compiler_params=versions.triton_params(cut.warps, cut.stages),
+        interpret=interpret,
+        name=name,
+    )(*(array for array, _ in inputs.values()))
+    return out[0] if parts == 1 else merge(*out, q, kv_heads, cut, interpret)
+
+
+def _describe_sums(parts: int, sequences: int, rows: int, dim: int):
+    """Make shapes and blocks of the partial sums of `rows` query rows, which `merge` takes.
 
     The grid is (parts, blocks of rows, sequences); a program addresses its rows itself.
     """

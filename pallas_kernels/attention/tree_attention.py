@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import functools
 
-import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from pallas_kernels import versions
 from pallas_kernels.attention.frame import differentiable
-from pallas_kernels.attention.merge import merge
-from pallas_kernels.attention.program import Rows, describe_sums, run_program
+from pallas_kernels.attention.program import Rows, launch, run_program
 from pallas_kernels.device import current_device
 from pallas_kernels.tuning import Problem, Tiles, tiles
 
@@ -43,26 +41,12 @@ def interpreted(q, k, v, positions, mask=None, prefix=None, window=None):
     return tree_attention(q, k, v, positions, mask, prefix, window, interpret=True)
 
 
-def _call(
-    q,
-    k,
-    v,
-    cache_k,
-    cache_v,
-    layer,
-    length,
-    first,
-    positions,
-    mask,
-    *,
-    window,
-    cut: Tiles,
-    interpret: bool,
-):
+def _call(q, k, v, cache_k, cache_v, rest, *, window, cut: Tiles, interpret: bool):
+    layer, length, first, positions, mask = rest
     batch, rows, heads, _ = q.shape
     keys, kv_heads = k.shape[1:3]
     group = heads // kv_heads
-    blocks, parts = -(-rows * group // cut.rows), cut.splits + (cut.splits > 1)
+    blocks = -(-rows * group // cut.rows)
     one = functools.partial(_one_sequence, kv_heads=kv_heads)
     inputs = {
         "q": (q, one(q)),
@@ -75,32 +59,10 @@ def _call(
     }
     further = {"first": first, "mask": mask, "positions": positions if window is not None else None}
     inputs |= {name: (array, one(array)) for name, array in further.items() if array is not None}
-    kernel = functools.partial(
-        _kernel,
-        names=tuple(inputs),
-        rows=rows,
-        keys=keys,
-        group=group,
-        kv_heads=kv_heads,
-        window=window,
-        cut=cut,
-    )
-    shapes, specs = (
-        ([q], [one(q)])
-        if parts == 1
-        else describe_sums(parts, batch * kv_heads, blocks * cut.rows, q.shape[-1])
-    )
-    out = pl.pallas_call(
-        kernel,
-        grid=(parts, blocks, batch * kv_heads),
-        in_specs=[spec for _, spec in inputs.values()],
-        out_specs=specs,
-        out_shape=[jax.ShapeDtypeStruct(shape.shape, shape.dtype) for shape in shapes],
-        compiler_params=versions.triton_params(cut.warps, cut.stages),
-        interpret=interpret,
-        name="tree_attention",
-    )(*(array for array, _ in inputs.values()))
-    return out[0] if parts == 1 else merge(*out, q, kv_heads, cut, interpret)
+    sizes = dict(rows=rows, keys=keys, group=group, kv_heads=kv_heads, window=window, cut=cut)
+    kernel, grid = functools.partial(_kernel, **sizes), (blocks, batch * kv_heads)
+    padded = blocks * cut.rows
+    return launch("tree_attention", kernel, inputs, grid, padded, kv_heads, cut, interpret)
 
 
 def _one_sequence(array, batch: int = 0, head: int | None = None, *, kv_heads: int):

@@ -18,7 +18,7 @@ from jaxspec.builders.trees.rows import choose_rows
 from jaxspec.call.options import group_options
 from jaxspec.core.tree import validate
 from jaxspec.drafters.base import Committed, TargetHead
-from jaxspec.drafters.specblock import files, hf_config
+from jaxspec.drafters.specblock import files
 from jaxspec.drafters.specblock.drafter import make_specblock_drafter
 from jaxspec.io.files.json_files import read_json
 from jaxspec.io.files.safetensors_files import WeightFiles
@@ -45,8 +45,8 @@ class Drafts:
     def __init__(self):
         target = target_config(read_json(target_of("specblock") / "config.json"))
         weights = target_weights.from_hf(WeightFiles(target_of("specblock")), target)
-        config = hf_config.config_from_hf(HF)
-        config = dataclasses.replace(hf_config.for_target(config, target), blocks=3)
+        config = files.config_from_hf(HF)
+        config = dataclasses.replace(files.for_target(config, target), blocks=3)
         params = files.read(golden("specblock", "draft"), config, "float32")
         drafter = make_specblock_drafter(config)
         head = TargetHead(lambda tokens: weights["params"]["embedding"][tokens], None)

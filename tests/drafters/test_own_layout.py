@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.falcon import files as falcon
+from jaxspec.drafters.falcon import FALCON
 from jaxspec.drafters.falcon.network import FalconConfig
 from jaxspec.drafters.format import About
 from training.drafters.falcon import init_falcon
@@ -29,9 +29,9 @@ CONFIG = FalconConfig(
     ],
 )
 def test_another_target(change, message):
-    assert falcon.FORMAT.for_target(CONFIG, TARGET) is CONFIG
+    assert FALCON.files.for_target(CONFIG, TARGET) is CONFIG
     with pytest.raises(ValueError, match=message):
-        falcon.FORMAT.for_target(dataclasses.replace(CONFIG, **change), TARGET)
+        FALCON.files.for_target(dataclasses.replace(CONFIG, **change), TARGET)
 
 
 def test_fields_that_are_missing(tmp_path):
@@ -39,11 +39,11 @@ def test_fields_that_are_missing(tmp_path):
         lambda leaf: np.zeros(leaf.shape, np.float32),
         jax.eval_shape(lambda: init_falcon(CONFIG, 0)),
     )
-    falcon.FORMAT.write(tmp_path, CONFIG, variables, About(6, 64))
+    FALCON.files.write(tmp_path, CONFIG, variables, About(6, 64))
     hf = json.loads((tmp_path / "config.json").read_text())
     with pytest.raises(ValueError, match="config.json lacks 'slots'"):
-        falcon.FORMAT.config_from_hf(hf | {"jaxspec": {"feature_layers": [1]}})
+        FALCON.files.config_from_hf(hf | {"jaxspec": {"feature_layers": [1]}})
     with pytest.raises(
         ValueError, match=r"jaxspec.feature_layers must be a list of target layers, not \[\]"
     ):
-        falcon.FORMAT.config_from_hf(hf | {"jaxspec": hf["jaxspec"] | {"feature_layers": []}})
+        FALCON.files.config_from_hf(hf | {"jaxspec": hf["jaxspec"] | {"feature_layers": []}})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from jaxspec.drafters.dflash.network import BlockDrafterConfig
@@ -168,6 +169,16 @@ def _read_causal(own: dict) -> bool:
     return said == {True}
 
 
+def read_sliding(kinds: Sequence[str], count: int) -> tuple[bool, ...]:
+    """Read which of `count` layers slide from their `layer_types`."""
+    if len(kinds) != count or set(kinds) - {"full_attention", "sliding_attention"}:
+        raise ValueError(
+            "config.json: layer_types must name full_attention or sliding_attention for each of "
+            f"{count} layers"
+        )
+    return tuple(kind == "sliding_attention" for kind in kinds)
+
+
 def read_sliding_window(own: dict, hf: dict, count: int) -> tuple[int, tuple[bool, ...]] | None:
     """Read the window and which layers see no further: those in `layer_types`, or all by `use_swa`.
 
@@ -177,12 +188,7 @@ def read_sliding_window(own: dict, hf: dict, count: int) -> tuple[int, tuple[boo
     kinds = own.get("layer_types") or hf.get("layer_types") or ["full_attention"] * count
     if own.get("use_swa") and "sliding_attention" not in kinds:
         kinds = ["sliding_attention"] * count
-    if len(kinds) != count or set(kinds) - {"full_attention", "sliding_attention"}:
-        raise ValueError(
-            "config.json: layer_types must name full_attention or sliding_attention for each of "
-            f"{count} layers"
-        )
-    sliding = tuple(kind == "sliding_attention" for kind in kinds)
+    sliding = read_sliding(kinds, count)
     if not any(sliding):
         return None
     window = own.get("swa_window_size") or own.get("sliding_window") or hf.get("sliding_window")

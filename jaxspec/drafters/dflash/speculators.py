@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxspec.drafters.dflash.hf_config import layer_fields_to_hf
+from jaxspec.drafters.dflash.hf_config import layer_fields_to_hf, read_sliding
 from jaxspec.drafters.dflash.network import BlockDrafterConfig
 from jaxspec.drafters.format import About
 from jaxspec.drafters.hf_fields import (
@@ -193,13 +193,7 @@ def _read_attention(
     `sliding_window_non_causal` applies to sliding layers alone: full-attention layers always see
     the whole block.
     """
-    kinds = layer.get("layer_types") or ["full_attention"] * count
-    if len(kinds) != count or set(kinds) - {"full_attention", "sliding_attention"}:
-        raise ValueError(
-            "config.json: layer_types must name full_attention or sliding_attention for each of "
-            f"{count} layers"
-        )
-    sliding = tuple(kind == "sliding_attention" for kind in kinds)
+    sliding = read_sliding(layer.get("layer_types") or ["full_attention"] * count, count)
     if not any(sliding):
         return False, None
     flag = hf.get("sliding_window_non_causal")

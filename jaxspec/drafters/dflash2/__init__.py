@@ -1,22 +1,18 @@
 """DFlash2: DFlash with convolutions inside the block and a selector of candidates."""
 
-from jaxspec.drafters.dflash import rewind
+import dataclasses
+
 from jaxspec.drafters.dflash2.drafter import make_dflash2_drafter
 from jaxspec.drafters.dflash2.files import FORMAT
 from jaxspec.drafters.dflash2.network import DFlash2Config
-from jaxspec.drafters.dspark.drafter import resize
-from jaxspec.drafters.record import DrafterRecord
+from jaxspec.drafters.dspark import DSPARK
 
-DFLASH2 = DrafterRecord(
+# Like DSpark, it drafts a token per step from every node after one forward of the block.
+DFLASH2 = dataclasses.replace(
+    DSPARK,
     name="dflash2",
     config=DFlash2Config,
     make=make_dflash2_drafter,
-    compared=("chain", "dynamic", "lattice"),
-    further=("static",),
-    default_builder="lattice",
     files=FORMAT,
-    resize=resize,
-    one_forward=True,
-    rewind=rewind,
     page="dflash2/README.md",
 )

@@ -11,14 +11,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from jaxspec.core.config import FeatureDrafterConfig
+from jaxspec.drafters.pairs import PairLayer
 from jaxspec.targets.head import declare_head
-from jaxspec.targets.layers import Attention, GatedMLP, RMSNorm, rope_table
-from jaxspec.targets.linear import Linear, multiply
+from jaxspec.targets.layers import rope_table
+from jaxspec.targets.linear import multiply
 from pallas_kernels.reference import add_parts
 
 
@@ -41,27 +41,15 @@ class EagleConfig(FeatureDrafterConfig):
     own_embeddings: int = 0
 
 
-class EagleDrafter(nn.Module):
+class EagleDrafter(PairLayer):
     """The draft network: its own output projection, and token embeddings that it is given."""
 
     config: EagleConfig
 
     def setup(self):
         c = self.config
-        self.fc = Linear(c.hidden_size)
-        self.token_norm = RMSNorm(c.norm_eps)
-        self.feature_norm = RMSNorm(c.norm_eps)
-        self.attention = Attention(c)
-        self.mlp_norm = RMSNorm(c.norm_eps)
-        self.mlp = GatedMLP(c)
-        self.norm = RMSNorm(c.norm_eps)
+        self.declare_layer()
         self.head = declare_head(self, c.hidden_size, c.draft_vocab_size or c.vocab_size)
-
-    def fuse(self, features: jax.Array) -> jax.Array:
-        """Fuse target features [B, T, len(feature_layers) * Et] to features [B, T, E]; the
-        drafter's own outputs skip this.
-        """
-        return self.fc(features)
 
     def __call__(
         self,
@@ -103,8 +91,8 @@ class EagleDrafter(nn.Module):
         self, tokens: jax.Array, features: jax.Array, positions: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """Compute only the keys and values of `__call__`."""
-        wide = jnp.concatenate([self.token_norm(tokens), self.feature_norm(features)], axis=-1)
-        return self.attention.keys_values(wide, rope_table(positions, self.config))
+        rope = rope_table(positions, self.config)
+        return self.attention.keys_values(self.read(tokens, features), rope)
 
     def final(self, hidden: jax.Array) -> jax.Array:
         """Apply the final norm to outputs [..., E]; the output projection reads the result."""

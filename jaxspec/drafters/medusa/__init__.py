@@ -1,8 +1,7 @@
 """Medusa: independent heads over the target's last hidden state."""
 
-from jaxspec.drafters.medusa.drafter import make_medusa_drafter
 from jaxspec.drafters.medusa.files import FORMAT
-from jaxspec.drafters.medusa.network import MedusaConfig
+from jaxspec.drafters.medusa.network import MedusaConfig, make_medusa_drafter
 from jaxspec.drafters.record import DrafterRecord
 
 MEDUSA = DrafterRecord(

@@ -10,12 +10,15 @@ cached.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from jaxspec.core.config import DrafterConfig
+from jaxspec.drafters.base import Committed, Drafter, Proposal, TargetHead
+from jaxspec.drafters.pairs import last_row
 from jaxspec.targets.linear import INIT
 
 
@@ -82,3 +85,31 @@ class Medusa(nn.Module):
     def logits(self, x: jax.Array) -> jax.Array:
         """Return logits [..., H, V] of the heads' own projections."""
         return jnp.einsum("...he,hev->...hv", x, self.lm_head)
+
+
+def make_medusa_drafter(config: MedusaConfig) -> Drafter:
+    """Make Medusa heads: K = `config.heads` slots, one step.
+
+    The state is the last committed token's hidden state, [B, E]. The decode loop accepts tokens;
+    Medusa's typical acceptance is left out because it changes the text.
+    """
+    model = Medusa(config)
+
+    def init(batch: int, capacity: int, dtype: Any) -> jax.Array:
+        return jnp.zeros((batch, config.hidden_size), dtype)
+
+    def absorb(
+        params: Any, state: jax.Array, target: TargetHead, committed: Committed
+    ) -> jax.Array:
+        return last_row(committed.features.astype(state.dtype), committed.count, state)
+
+    def start(
+        params: Any, state: jax.Array, target: TargetHead, root: jax.Array, rows: int
+    ) -> tuple[Proposal, None]:
+        weights = {"params": params["params"]}
+        x = model.apply(weights, state[:, None])
+        return Proposal(
+            model.apply(weights, x, method="logits") if config.own_projection else target.unembed(x)
+        ), None
+
+    return Drafter(config.feature_layers, config.depth, config.heads, init, absorb, start)

@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import dataclasses
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from jaxspec.core.config import FeatureDrafterConfig
 from jaxspec.core.state import KVCache
+from jaxspec.drafters.pairs import PairLayer
 from jaxspec.targets.head import declare_head
-from jaxspec.targets.layers import Attention, GatedMLP, RMSNorm, rope_table
-from jaxspec.targets.linear import INIT, Linear, multiply
+from jaxspec.targets.layers import rope_table
+from jaxspec.targets.linear import INIT, multiply
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,27 +43,17 @@ class ParallelSpecConfig(FeatureDrafterConfig):
         return self.slots
 
 
-class ParallelSpec(nn.Module):
+class ParallelSpec(PairLayer):
     """The draft network, with the target's token embeddings and its own output projection."""
 
     config: ParallelSpecConfig
 
     def setup(self):
         c = self.config
-        self.fc = Linear(c.hidden_size)
-        self.token_norm = RMSNorm(c.norm_eps)
-        self.feature_norm = RMSNorm(c.norm_eps)
-        self.attention = Attention(c)
-        self.mlp_norm = RMSNorm(c.norm_eps)
-        self.mlp = GatedMLP(c)
-        self.norm = RMSNorm(c.norm_eps)
+        self.declare_layer()
         self.mask_token = self.param("mask_token", INIT, (c.slots - 1, c.hidden_size))
         self.mask_feature = self.param("mask_feature", INIT, (c.slots - 1, c.hidden_size))
         self.head = declare_head(self, c.hidden_size, c.draft_vocab_size or c.vocab_size)
-
-    def fuse(self, features: jax.Array) -> jax.Array:
-        """Fuse target features [..., len(feature_layers) * Et] to [..., E]."""
-        return self.fc(features)
 
     def context_kv(
         self, tokens: jax.Array, fused: jax.Array, positions: jax.Array
@@ -75,7 +65,7 @@ class ParallelSpec(nn.Module):
         is exact.
         """
         k, v = self.attention.keys_values(
-            self._wide(tokens, fused), rope_table(positions, self.config)
+            self.read(tokens, fused), rope_table(positions, self.config)
         )
         return k[None], v[None]
 
@@ -109,7 +99,7 @@ class ParallelSpec(nn.Module):
         prefix = cache.prefix(0, first)
         rope = rope_table(positions, self.config)
         attended, _ = self.attention.in_parts(
-            self._wide(tokens, features), rope, positions, None, prefix
+            self.read(tokens, features), rope, positions, None, prefix
         )
         x, normed = self.mlp_norm.add_normalize(features, attended, True)
         return self.norm.add_normalize(x, self.mlp.in_parts(normed, True), True)[1]
@@ -117,6 +107,3 @@ class ParallelSpec(nn.Module):
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Return logits [..., D] of the draft vocabulary from states after the final norm."""
         return multiply(hidden, self.head)
-
-    def _wide(self, tokens: jax.Array, features: jax.Array) -> jax.Array:
-        return jnp.concatenate([self.token_norm(tokens), self.feature_norm(features)], axis=-1)

@@ -6,8 +6,8 @@ from typing import Any
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.runtime.near_miss import choose_one
+from jaxspec.targets.families.dense import LLAMA, QWEN3
 from jaxspec.targets.families.family import TargetFamily
-from jaxspec.targets.families.qwen3 import LLAMA, QWEN3
 from jaxspec.targets.families.qwen3_moe import QWEN3_MOE
 
 _FAMILIES: dict[str, TargetFamily] = {}

@@ -8,13 +8,14 @@ import pytest
 from golden_data import SHIPPED
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.falcon import files as falcon
+from jaxspec.drafters.falcon import FALCON
 from jaxspec.drafters.falcon.network import FalconConfig
 from jaxspec.drafters.format import About
+from jaxspec.drafters.medusa import MEDUSA
 from jaxspec.drafters.medusa import files as medusa
 from jaxspec.drafters.medusa import hf_config as medusa_config
 from jaxspec.drafters.medusa.network import MedusaConfig
-from jaxspec.drafters.parallelspec import files as parallelspec
+from jaxspec.drafters.parallelspec import PARALLELSPEC
 from jaxspec.drafters.parallelspec.network import ParallelSpecConfig
 from jaxspec.io.files.json_files import read_json
 from jaxspec.io.files.safetensors_files import write_safetensors
@@ -31,22 +32,22 @@ OF_TARGET = dict(
 )
 CASES = {
     "medusa": (
-        medusa,
+        MEDUSA,
         init_medusa,
         MedusaConfig(8, 3, layers=2, feature_layers=(6,), vocab_size=19),
     ),
     "medusa_shared": (
-        medusa,
+        MEDUSA,
         init_medusa,
         MedusaConfig(8, 2, own_projection=False, feature_layers=(6,), vocab_size=19),
     ),
     "parallelspec": (
-        parallelspec,
+        PARALLELSPEC,
         init_parallelspec,
         ParallelSpecConfig(**SIZES, **OF_TARGET, slots=3),
     ),
     "falcon": (
-        falcon,
+        FALCON,
         init_falcon,
         FalconConfig(**SIZES, **OF_TARGET, lstm_size=5, qk_norm=False, draft_vocab_size=11),
     ),
@@ -56,7 +57,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_round_trip(tmp_path, name):
     """Written and read again: the config, every array, and the bytes of files written once more."""
-    module, init, config = CASES[name]
+    record, init, config = CASES[name]
     shapes = jax.eval_shape(lambda: init(config, 0))
     generator = np.random.default_rng(0)
     variables = jax.tree.map(
@@ -64,7 +65,7 @@ def test_round_trip(tmp_path, name):
     )
     if config.draft_vocab_size:
         variables |= {"draft": {"ids": np.arange(2, 13, dtype=np.int32)}}
-    form, first, second = module.FORMAT, tmp_path / "first", tmp_path / "second"
+    form, first, second = record.files, tmp_path / "first", tmp_path / "second"
     form.write(first, config, variables, About(6, 64))
     hf = read_json(first / "config.json")
     assert form.matches(hf) and form.for_target(form.config_from_hf(hf), TARGET) == config
@@ -75,7 +76,7 @@ def test_round_trip(tmp_path, name):
     for file in first.iterdir():
         assert file.read_bytes() == (second / file.name).read_bytes()
     for other, _, _ in CASES.values():
-        assert other is module or not other.FORMAT.matches(hf)
+        assert other is record or not other.files.matches(hf)
 
 
 def test_published_heads(tmp_path):

@@ -13,7 +13,7 @@ from golden_data import SHIPPED
 from safetensors.numpy import load_file, save_file
 
 from jaxspec.drafters.format import About
-from jaxspec.drafters.specblock import files, hf_config
+from jaxspec.drafters.specblock import files
 from jaxspec.io.weights.weight_map import WeightMismatch
 from jaxspec.targets.families.hf_config import target_config
 
@@ -37,11 +37,9 @@ def copy_to(folder, **tensors):
 
 
 def test_published_config():
-    config = hf_config.config_from_hf(published())
-    assert hf_config.matches(published()) and not hf_config.matches(
-        {"architectures": ["LlamaForCausalLM"]}
-    )
-    assert hf_config.matches({"architectures": ["LlamaForCausalLMSpecBlockShift"]})
+    config = files.config_from_hf(published())
+    assert files.matches(published()) and not files.matches({"architectures": ["LlamaForCausalLM"]})
+    assert files.matches({"architectures": ["LlamaForCausalLMSpecBlockShift"]})
     assert (config.slots, config.num_layers, config.head_dim, config.draft_vocab_size) == (
         4,
         2,
@@ -50,22 +48,22 @@ def test_published_config():
     )
     assert config.feature_layers == () and not config.qk_norm
     target = target_config(json.loads((GOLDEN / "tiny_llama" / "config.json").read_text()))
-    assert hf_config.for_target(config, target).feature_layers == (1, 3, 4)
+    assert files.for_target(config, target).feature_layers == (1, 3, 4)
     # The authors' code takes no notice of head_dim.
-    assert hf_config.config_from_hf(published() | {"head_dim": 128}).head_dim == 16
+    assert files.config_from_hf(published() | {"head_dim": 128}).head_dim == 16
     with pytest.raises(ValueError, match="its vocabulary has 257 tokens, the target's 300"):
-        hf_config.for_target(config, dataclasses.replace(target, vocab_size=300))
+        files.for_target(config, dataclasses.replace(target, vocab_size=300))
     with pytest.raises(ValueError, match="reads target layers \\[9\\]"):
-        hf_config.for_target(dataclasses.replace(config, feature_layers=(1, 9)), target)
+        files.for_target(dataclasses.replace(config, feature_layers=(1, 9)), target)
 
 
 def test_what_is_written_is_read_again(tmp_path):
     config = dataclasses.replace(
-        hf_config.config_from_hf(published()), feature_layers=(1, 3, 4), blocks=3, rank_top=20
+        files.config_from_hf(published()), feature_layers=(1, 3, 4), blocks=3, rank_top=20
     )
     variables = files.read(FOLDER, config, "float32")
-    hf = json.loads(json.dumps(hf_config.config_to_hf(config, ABOUT, "float32")))
-    assert hf_config.config_from_hf(hf) == config
+    hf = json.loads(json.dumps(files.config_to_hf(config, ABOUT, "float32")))
+    assert files.config_from_hf(hf) == config
     tensors = files.tensors(variables, config)
     expected = load_file(FOLDER / "model.safetensors")
     assert set(tensors) == set(expected)
@@ -75,15 +73,15 @@ def test_what_is_written_is_read_again(tmp_path):
     ablated = dataclasses.replace(
         config, shift=False, prefix_broadcast=False, qk_norm=True, draft_vocab_size=None
     )
-    assert hf_config.config_from_hf(hf_config.config_to_hf(ablated, ABOUT, "float32")) == ablated
+    assert files.config_from_hf(files.config_to_hf(ablated, ABOUT, "float32")) == ablated
     with pytest.raises(
         ValueError, match="4 heads of 32 are not 64 wide: make the drafter with head_dim=16"
     ):
-        hf_config.config_to_hf(dataclasses.replace(config, head_dim=32), ABOUT, "float32")
+        files.config_to_hf(dataclasses.replace(config, head_dim=32), ABOUT, "float32")
 
 
 def test_the_whole_vocabulary_needs_no_map(tmp_path):
-    config = dataclasses.replace(hf_config.config_from_hf(published()), draft_vocab_size=None)
+    config = dataclasses.replace(files.config_from_hf(published()), draft_vocab_size=None)
     head = np.random.default_rng(0).normal(size=(257, 64)).astype(np.float32)
     variables = files.read(
         copy_to(tmp_path, **{"lm_head.weight": head, "d2t": None, "t2d": None}), config, "float32"
@@ -97,7 +95,7 @@ def test_the_whole_vocabulary_needs_no_map(tmp_path):
 
 
 def test_one_half_of_the_map_is_enough(tmp_path):
-    config = hf_config.config_from_hf(published())
+    config = files.config_from_hf(published())
     wanted = files.read(FOLDER, config, "float32")
     found = files.read(copy_to(tmp_path, t2d=None), config, "float32")
     assert jax.tree.all(jax.tree.map(np.array_equal, found, wanted))
@@ -105,7 +103,7 @@ def test_one_half_of_the_map_is_enough(tmp_path):
 
 def test_the_map_may_stand_in_a_file_of_its_own(tmp_path):
     torch = pytest.importorskip("torch")
-    config = hf_config.config_from_hf(published())
+    config = files.config_from_hf(published())
     stored = load_file(FOLDER / "model.safetensors")
     copy_to(tmp_path, d2t=None, t2d=None)
     with pytest.raises(WeightMismatch, match="d2t, t2d"):
@@ -132,7 +130,7 @@ def test_the_map_may_stand_in_a_file_of_its_own(tmp_path):
     ],
 )
 def test_tensors_that_do_not_fit_are_named(tmp_path, change, match):
-    config = hf_config.config_from_hf(published())
+    config = files.config_from_hf(published())
     for action in (files.check, lambda folder, config: files.read(folder, config, "float32")):
         with pytest.raises(WeightMismatch, match=match):
             action(copy_to(tmp_path, **change), config)
@@ -149,4 +147,4 @@ def test_tensors_that_do_not_fit_are_named(tmp_path, change, match):
 )
 def test_configs_that_cannot_be_read_say_why(change, match):
     with pytest.raises(ValueError, match=match):
-        hf_config.config_from_hf(published() | change)
+        files.config_from_hf(published() | change)

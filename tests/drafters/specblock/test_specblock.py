@@ -12,7 +12,7 @@ import pytest
 from golden_data import arrays, golden, target_of
 
 from jaxspec.drafters.base import Committed, Nodes, TargetHead
-from jaxspec.drafters.specblock import files, hf_config
+from jaxspec.drafters.specblock import files
 from jaxspec.drafters.specblock.drafter import make_specblock_drafter
 from jaxspec.drafters.specblock.network import (
     SpecBlock,
@@ -33,7 +33,7 @@ class Golden:
     def __init__(self):
         hf = json.loads((FOLDER / "draft" / "config.json").read_text())
         target = target_config(json.loads((target_of("specblock") / "config.json").read_text()))
-        self.config = hf_config.for_target(hf_config.config_from_hf(hf), target)
+        self.config = files.for_target(files.config_from_hf(hf), target)
         self.params = files.read(FOLDER / "draft", self.config, "float32")
         self.ids = np.asarray(self.params["draft"]["ids"])
         table = jnp.asarray(WeightFiles(target_of("specblock"))["model.embed_tokens.weight"])

@@ -9,8 +9,7 @@ from golden_data import arrays, golden, target_of
 import jaxspec
 from jaxspec.drafters.medusa import files as medusa
 from jaxspec.drafters.medusa import hf_config as medusa_config
-from jaxspec.drafters.medusa.drafter import make_medusa_drafter
-from jaxspec.drafters.medusa.network import Medusa
+from jaxspec.drafters.medusa.network import Medusa, make_medusa_drafter
 from jaxspec.io.files.json_files import read_json
 from training.drafters.medusa import init_medusa, make_medusa_loss
 from training.loss.objective import LossOptions

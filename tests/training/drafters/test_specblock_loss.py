@@ -12,7 +12,7 @@ import pytest
 from golden_data import arrays, golden, records, target_of
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.specblock import files, hf_config
+from jaxspec.drafters.specblock import files
 from jaxspec.io.files.safetensors_files import WeightFiles
 from jaxspec.targets import weights as target_weights
 from jaxspec.targets.families.hf_config import target_config
@@ -43,12 +43,8 @@ class Golden:
         self.target_config: TargetConfig = target_config(
             json.loads((target_of("specblock") / "config.json").read_text())
         )
-        config = hf_config.config_from_hf(
-            json.loads((FOLDER / "draft" / "config.json").read_text())
-        )
-        self.config = dataclasses.replace(
-            hf_config.for_target(config, self.target_config), rank_top=20
-        )
+        config = files.config_from_hf(json.loads((FOLDER / "draft" / "config.json").read_text()))
+        self.config = dataclasses.replace(files.for_target(config, self.target_config), rank_top=20)
         variables = files.read(FOLDER / "draft", self.config, "float32")
         self.params = {"params": variables["params"]}
         self.target = target_weights.from_hf(

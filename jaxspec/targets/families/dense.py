@@ -1,4 +1,4 @@
-"""Qwen3: dense layers with norms over queries and keys."""
+"""Qwen3 and Llama 3: dense layers, in Qwen3 with norms over queries and keys."""
 
 from __future__ import annotations
 
