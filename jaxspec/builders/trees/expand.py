@@ -133,4 +133,4 @@ def build_expand(
     live = jnp.arange(rows) < tree.size
     cost = Cost(jnp.where(live, tree.cost.hi, NEVER), tree.cost.lo)
     nodes = LevelNodes(cost, (), tree.parent, tree.index)
-    return assemble_best(token, logprob, root, nodes, rows, by_probability=own)
+    return assemble_best(token, logprob, root, nodes, rows, by_probability=own, size=tree.size)

@@ -59,6 +59,7 @@ def assemble_best(
     rows: int,
     *,
     by_probability: bool,
+    size: jax.Array | None = None,
 ) -> Tree:
     """Assemble one tree (no batch axis) from the best `rows` of its nodes, the root among them.
 
@@ -66,6 +67,7 @@ def assemble_best(
       token, logprob, root: see `assemble_sorted`.
       nodes: in order of their ids.
       by_probability: whether costs are minus the log-probabilities of paths.
+      size: int32 [], rows in use, if it is known already.
     """
     order, cost, _ = choose_best(nodes.cost, nodes.path, rows)
     return assemble_sorted(
@@ -75,7 +77,7 @@ def assemble_best(
         order=order,
         parent=nodes.parent[order],
         index=nodes.index[order],
-        size=jnp.sum(cost.hi != NEVER, dtype=jnp.int32),
+        size=jnp.sum(cost.hi != NEVER, dtype=jnp.int32) if size is None else size,
         max_depth=min(logprob.shape[0], rows - 1),
         cost=cost if by_probability else None,
     )
