@@ -59,8 +59,8 @@ class RegenerateOptions:
       raw_prompts: treat prompts as plain text, not as a user's message.
       roles: see `training.data.pipeline.DataOptions`.
       batch: number of prompts answered together.
-      method: `ar`, or a drafter's name, which changes the speed and not the text.
-      drafter: hub id or directory of that drafter, if it does not ship with the target.
+      drafter: `ar`, or one that ships with the target, a directory or a hub id; it changes the
+        speed and not the text.
       budget: rows of a drafter's tree.
       dtype: dtype of the target's weights; None picks the one that suits the device.
     """
@@ -83,8 +83,7 @@ class RegenerateOptions:
     raw_prompts: bool = False
     roles: dict[str, str] | None = None
     batch: int = 64
-    method: str = "ar"
-    drafter: str | None = None
+    drafter: str = "ar"
     budget: int = 8
     dtype: str | None = None
 
@@ -213,16 +212,18 @@ def answer_batch(
     """Answer a batch; a batch that is not full is filled up, so that nothing new is compiled."""
     # Append repetitions: a prompt's noise depends on how often it occurred before.
     ids = [prompt.ids for prompt in batch] + [batch[0].ids] * (options.batch - len(batch))
+    spec, given = params.spec, options.drafter
+    drafter = given if given in spec.drafter_names else spec.default_drafter
     outputs = jaxspec.decode(
         params,
         ids,
-        drafter=options.method,
+        drafter=drafter,
         max_new_tokens=options.max_new_tokens,
         temperature=batch[0].temperature,
         **group_options(
             top_k=options.top_k,
             top_p=options.top_p,
-            **{} if options.method == "ar" else {"budget": options.budget},
+            **{} if options.drafter == "ar" else {"budget": options.budget},
         ),
         seed=options.seed,
     )
@@ -260,9 +261,7 @@ def _temperatures(options: RegenerateOptions) -> tuple[float, ...]:
 
 
 def _load(options: RegenerateOptions) -> Params:
-    if options.method == "ar":
-        return jaxspec.load(options.target, drafter={}, dtype=options.dtype)
-    drafter = {options.method: options.drafter or options.method}
+    drafter = {} if options.drafter == "ar" else options.drafter
     return jaxspec.load(options.target, drafter=drafter, dtype=options.dtype)
 
 

@@ -65,11 +65,9 @@ def replayed(params, prompt: list[int], choices, options: TextOptions) -> tuple[
                 one.tree, _of_pool(seen, steps, rows, options) if pool else _of_tree(seen, rows)
             )
             expected = found["committed"][at, steps if pool else 0, sizes.index(rows)]
-            rounds, same, right = (
-                rounds + 1,
-                same + fits,
-                right + (fits and len(one.path) == expected),
-            )
+            rounds += 1
+            same += fits
+            right += fits and len(one.path) == expected
             at += len(one.path)
     return rounds, same, right
 

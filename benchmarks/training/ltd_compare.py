@@ -142,11 +142,9 @@ def compare(options: CompareOptions) -> dict[str, dict]:
       ValueError: see `parse_way` and `decided`.
       FileNotFoundError: a file is missing.
     """
-    record, times, tuned = (
-        load_record(options.record),
-        load_costs(options.times),
-        split_records(load_record(options.tuned_on))[0],
-    )
+    record = load_record(options.record)
+    times = load_costs(options.times)
+    tuned = split_records(load_record(options.tuned_on))[0]
     static = replay.best_static(tuned, tuned.round_seconds(times))
     seconds = record.round_seconds(times)
     walks = {"static": [replay.walk(record, seconds, *static)]}

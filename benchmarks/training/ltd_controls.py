@@ -122,11 +122,9 @@ def policies_of(
 
 def main(options: ControlOptions) -> None:
     """Count the policy's actions, print them, and write the controls."""
-    record, times, policy = (
-        load_record(options.record),
-        load_costs(options.times),
-        load_policy(options.policy),
-    )
+    record = load_record(options.record)
+    times = load_costs(options.times)
+    policy = load_policy(options.policy)
     training = split_records(record)[0]
     static = replay.best_static(training, training.round_seconds(times))
     controls = make_controls(training, times, policy, static)

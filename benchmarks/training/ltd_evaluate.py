@@ -96,11 +96,9 @@ def over(record: Record, walk: replay.Walk, other: replay.Walk) -> list[float] |
 
 def evaluate(options: EvaluateOptions) -> dict[str, dict[str, dict]]:
     """Compute figures by domain (with `all` for the whole record) and by way."""
-    record, times, policy = (
-        load_record(options.record),
-        load_costs(options.times),
-        load_policy(options.policy),
-    )
+    record = load_record(options.record)
+    times = load_costs(options.times)
+    policy = load_policy(options.policy)
     tuned = split_records(load_record(options.tuned_on))[0]
     static = replay.best_static(tuned, tuned.round_seconds(times))
     controls = make_controls(tuned, times, policy, static)

@@ -204,7 +204,7 @@ def test_a_drafter_without_weights_is_always_there(params):
         assert params.spec.drafter("always") == always(TARGET)
     finally:
         jaxspec.drafters.unregister("always")
-    with pytest.raises(ValueError, match="unknown method 'always'"):
+    with pytest.raises(ValueError, match="unknown drafter 'always'"):
         params.spec.drafter("always")
 
 

@@ -109,6 +109,21 @@ def test_a_killed_run_continues_to_the_same_records(target, corpus, tmp_path, ch
         )
 
 
+def test_a_drafter_changes_no_record(target, corpus, tmp_path, monkeypatch):
+    asked = []
+    decode = jaxspec.decode
+    monkeypatch.setattr(
+        jaxspec,
+        "decode",
+        lambda *given, **rest: asked.append(rest["drafter"]) or decode(*given, **rest),
+    )
+    plain, drafted = tmp_path / "plain.jsonl", tmp_path / "drafted.jsonl"
+    regenerate(options(target, corpus, plain, limit=4))
+    regenerate(options(target, corpus, drafted, limit=4, drafter="prompt_lookup"))
+    assert drafted.read_bytes() == plain.read_bytes()
+    assert set(asked) == {"ar", "prompt_lookup"}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -219,10 +219,8 @@ def answer(
     # A text that ends with its first token has no rounds, so there is no size to choose.
     used = [number for number in range(len(prompts)) if found[number][0]]
     logits = np.stack([last_logits(params, ids[number]) for number in used])
-    context, domains = (
-        np.array([len(ids[number]) for number in used]),
-        np.array([prompts[number].domain for number in used]),
-    )
+    context = np.array([len(ids[number]) for number in used])
+    domains = np.array([prompts[number].domain for number in used])
     return Answers(
         logits, [found[number] for number in used], context, np.asarray(kept, np.int32), domains
     ).choose(sizes)

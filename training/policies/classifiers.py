@@ -197,10 +197,8 @@ def train_classifier(options: HeadOptions) -> tuple[Policy, dict[str, float]]:
     method = params.spec.default_drafter
     prompts = options.read(params)
     found = make_examples(options.rule, _labels(params, method, prompts, options))
-    rule, (training, held) = (
-        options.rule,
-        split_examples(found, [prompt.domain for prompt in prompts]),
-    )
+    rule = options.rule
+    training, held = split_examples(found, [prompt.domain for prompt in prompts])
     yes = training.accepted.mean()
     # Cross-entropy weighted by class; the weights of the training labels have mean 1.
     weights = (

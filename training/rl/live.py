@@ -85,10 +85,8 @@ class Texts:
           (committed tokens, seconds).
         """
         controls = Constants(jnp.int32(steps), jnp.int32(self.options.sizes[size]))
-        request, emitted = (
-            self.session.request.replace(controls=controls),
-            int(self.state.emitted[0]),
-        )
+        request = self.session.request.replace(controls=controls)
+        emitted = int(self.state.emitted[0])
         with matmul_precision(self.session):
             began = time.perf_counter()
             state = jax.block_until_ready(

@@ -170,14 +170,10 @@ def _stage(
     )
     if options.live:
         environment = make_live(environment, problem.training.steps)
-    data, seed = (
-        (
-            _texts(problem, options, kind, others)
-            if options.live
-            else data_of(problem, kind, others)
-        ),
-        options.seed + number,
+    data = (
+        _texts(problem, options, kind, others) if options.live else data_of(problem, kind, others)
     )
+    seed = options.seed + number
     if params is None:
         hidden = (settings.actor, settings.critic)
         params = init_actor_critic(
@@ -274,10 +270,8 @@ def _restored(checkpoints: Checkpoints, learner: Learner) -> tuple[int, Learner]
 
 def _save(problem: LtdProblem, options: LtdOptions, layers: dict, folder: Path) -> None:
     config, header = problem.config, problem.training.header
-    depths, sizes = (
-        config.depths if "depth" in layers else (),
-        config.sizes if "size" in layers else (),
-    )
+    depths = config.depths if "depth" in layers else ()
+    sizes = config.sizes if "size" in layers else ()
     config = dataclasses.replace(config, depths=depths, sizes=sizes)
     times = problem.times
     about = {name: header[name] for name in ("model", "drafter", "builder")}

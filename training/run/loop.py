@@ -178,10 +178,8 @@ def fit(
         frozen,
         sharding.fully_sharded(mesh, frozen) if options.shard_frozen else sharding.replicated(mesh),
     )
-    step_fn, log = (
-        make_step(loss, optimizer, options.parts, mesh, shardings),
-        RunLog(options.run, first, options.steps),
-    )
+    step_fn = make_step(loss, optimizer, options.parts, mesh, shardings)
+    log = RunLog(options.run, first, options.steps)
     last = min(options.steps, options.stop_after or options.steps)
     with contextlib.closing(checkpoints), contextlib.closing(log), catch_stop() as stop:
         for done in range(first + 1, last + 1):

@@ -52,11 +52,9 @@ class RunLog:
     """
 
     def __init__(self, run: Path, first: int, total: int):
-        self.path, self.start, self.writes = (
-            run / "metrics.jsonl",
-            time.monotonic(),
-            jax.process_index() == 0,
-        )
+        self.path = run / "metrics.jsonl"
+        self.start = time.monotonic()
+        self.writes = jax.process_index() == 0
         kept = (
             [record for record in read_metrics(self.path) if record["step"] <= first]
             if self.writes

@@ -14,6 +14,8 @@ from jaxspec.core.cache import filled
 from jaxspec.core.state import KVCache
 from jaxspec.drafters.dflash.network import BlockDrafter, BlockDrafterConfig
 
+from ...loss.slot_losses import map_anchors
+
 
 def block_hidden(
     config: BlockDrafterConfig,
@@ -52,10 +54,4 @@ def block_hidden(
             params, rows, places, KVCache(context.k, context.v, start), anchor - start
         )
 
-    blocks = tuple(array.T for array in (roots, starts, anchors))
-    hidden = (
-        jax.vmap(one)(blocks)
-        if chunk is None
-        else jax.lax.map(jax.checkpoint(one), blocks, batch_size=chunk)
-    )
-    return hidden.swapaxes(0, 1)
+    return map_anchors(one, (roots, starts, anchors), chunk)

@@ -139,11 +139,9 @@ def _block(module: SpecBlock, condition, tokens, positions, earlier, visible):
 
     `visible` masks the slots of `earlier` first, then the block's own.
     """
-    x, places, made = (
-        module.slots(condition, tokens),
-        slot_positions(positions, module.config.slots),
-        [],
-    )
+    x = module.slots(condition, tokens)
+    places = slot_positions(positions, module.config.slots)
+    made = []
     for i, layer in enumerate(module.layers):
         x = module.shift(i, x)
         own = layer.attention.keys_values(

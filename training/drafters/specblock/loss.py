@@ -166,11 +166,9 @@ def _figures(
             for name, pair in accuracy.items()
             if name != "accept_length"
         }
-    usable, named, wanted = (
-        counted[0] & slots.drafted[0],
-        slots.ranks[0].argmax(-1),
-        slots.wanted[0],
-    )
+    usable = counted[0] & slots.drafted[0]
+    named = slots.ranks[0].argmax(-1)
+    wanted = slots.wanted[0]
     for c in range(slots.ranks.shape[-1]):
         both, is_wanted, is_named = (
             (usable & flags).sum(dtype=jnp.float32)

@@ -96,10 +96,8 @@ def make_specblock_slot_losses(
             batch["anchors"][..., None] + ahead_of(cuts, config.slots)[:, :, None], last
         )  # [blocks, B, A, K]
         after = jnp.minimum(before + 1, last)
-        label, teacher = (
-            jax.vmap(gather, (None, 0))(batch["tokens"], after),
-            jax.vmap(gather, (None, 0))(states.hidden, before),
-        )
+        label = jax.vmap(gather, (None, 0))(batch["tokens"], after)
+        teacher = jax.vmap(gather, (None, 0))(states.hidden, before)
         ids = (
             jnp.arange(config.vocab_size)
             if config.draft_vocab_size is None
