@@ -44,7 +44,7 @@ def measure_evidence(
     if repeats < 1 or not prompts:
         raise ValueError(f"{len(prompts)} prompts, {repeats} times: give at least one of both")
     given = {"policy": None, "budget": 16} | (decode or {})
-    session = AdaptiveSession(params, make_never(learns=True), method=method, options=options)
+    session = AdaptiveSession(params, make_never(learns=True), drafter=method, options=options)
     rows = []
     for number, prompt in enumerate(prompts, 1):
         progress(f"prompt {number} of {len(prompts)}")

@@ -88,7 +88,7 @@ def measure_adapt(
             _warm_up(params, sizes, anchored, method, options, given)
 
     def start(arm: str, seed: int) -> AdaptiveSession:
-        kwargs = {"method": method, "options": options, "seed": seed, "prices": prices}
+        kwargs = {"drafter": method, "options": options, "seed": seed, "prices": prices}
         return AdaptiveSession(params, arm, **kwargs)
 
     runs = []
@@ -192,7 +192,7 @@ def _warm_up(
         rejected_only=True,
         steps=1,
     )
-    session = AdaptiveSession(params, decider, method=method, options=options)
+    session = AdaptiveSession(params, decider, drafter=method, options=options)
     for _ in ACTIONS:
         session.decode(prompts[0], **group_options(**given))
     for prompt in prompts:

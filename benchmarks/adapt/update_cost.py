@@ -52,7 +52,7 @@ def measure_updates(
         raise ValueError(f"{len(prompts)} prompts, {repeats} times: give at least one of both")
     given = {"policy": None, "budget": 16} | (decode or {})
     session, queries = (
-        AdaptiveSession(params, make_never(learns=True), method=method, options=options),
+        AdaptiveSession(params, make_never(learns=True), drafter=method, options=options),
         [],
     )
     for number, prompt in enumerate(prompts, 1):

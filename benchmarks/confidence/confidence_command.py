@@ -8,14 +8,12 @@ from typing import Any
 from jaxspec.cli import options, values
 from jaxspec.cli.bench import prompts as bench_prompts
 
-EXAMPLE = "--method dspark --limit 4"
+EXAMPLE = "mini --drafter dspark --limit 4"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the study."""
-    add = parser.add_argument
     options.add_model(parser)
-    add("--method", required=True, help="name of the drafter")
     bench_prompts.add_prompts(parser)
     bench_prompts.add_sampling(parser)
     options.add_json_file(parser)
@@ -26,9 +24,9 @@ def run(arguments: argparse.Namespace) -> tuple[Any, str]:
     from benchmarks.confidence.measure_confidence import measure_confidence, render_confidence
 
     params = values.load_params(arguments)
-    prompts = bench_prompts.read_prompts(arguments, values.load_model_tokenizer(params.spec))
+    prompts = bench_prompts.read_prompts(arguments, params.tokenizer)
     given = bench_prompts.collect_options(arguments)
     report = measure_confidence(
-        params, prompts, arguments.method, options=given, progress=values.show_progress
+        params, prompts, params.spec.default_drafter, options=given, progress=values.show_progress
     )
     return report | {"options": given, "model": arguments.model}, render_confidence(report)

@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> tuple[Any, str]:
     method = parse_methods(arguments.method, budget=16, spec=params.spec)[-1]
     if method.options["drafter"] == "ar" or method.options.get("policy"):
         raise ValueError(f"{arguments.method!r} scores no paths: give a drafted method, no policy")
-    prompts = bench_prompts.read_prompts(arguments, values.load_model_tokenizer(params.spec))
+    prompts = bench_prompts.read_prompts(arguments, params.tokenizer)
     given = bench_prompts.collect_options(arguments)
     report = fit_scores(
         params, prompts, method, grid=grid, options=given, progress=values.show_progress

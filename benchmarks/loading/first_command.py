@@ -7,14 +7,14 @@ from typing import Any
 
 from jaxspec.cli import options, values
 
-EXAMPLE = "--model smollm2-135m --drafter jetspec --repeats 3"
+EXAMPLE = "smollm2-135m --drafter jetspec --repeats 3"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the study."""
     add, default = parser.add_argument, options.DEFAULT
-    add("--model", default="mini", help=f"name of a model, hub id or directory {default}")
-    add("--drafter", action="append", metavar="[NAME=]SOURCE", help="see jaxspec bench")
+    options.add_name(parser)
+    options.add_drafter(parser)
     add(
         "--methods",
         default="ar,jetspec-best_first@4,default",

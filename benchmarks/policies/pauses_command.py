@@ -12,7 +12,7 @@ from jaxspec.cli.bench import prompts as bench_prompts
 COSTS = "times of a drafted round to assume, besides one that was measured, in rounds of ar"
 
 
-EXAMPLE = "--method jetspec-chain@4 --limit 1 --max-new-tokens 32"
+EXAMPLE = "mini --method jetspec-chain@4 --limit 1 --max-new-tokens 32"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +56,7 @@ def _record(arguments: argparse.Namespace) -> dict[str, Any]:
     given = bench_prompts.collect_options(arguments)
     record = record_texts(
         params,
-        bench_prompts.read_prompts(arguments, values.load_model_tokenizer(params.spec)),
+        bench_prompts.read_prompts(arguments, params.tokenizer),
         method,
         options=given,
         progress=values.show_progress,

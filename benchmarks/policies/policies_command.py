@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "(default: the prompts of `jaxspec demo`)",
     )
     add("--limit", type=int, default=8, help=f"prompts per domain {default}")
-    options.add_max_new_tokens(parser)
+    options.add_max_new_tokens(parser, 128)
     options.add_temperatures(parser)
     options.add_seed(parser)
     options.add_repeats(parser, 5, "number of times that each policy decodes each prompt")
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> tuple[Any, str]:
         raise ValueError(
             f"cannot compare policies on {arguments.method!r}: give a drafted method without policy"
         )
-    tokenizer = values.load_model_tokenizer(params.spec)
+    tokenizer = params.tokenizer
     prompts = read_prompts(arguments.prompts or DEMO_PROMPTS, tokenizer, limit=arguments.limit)
     found, report = [], {}
     for temperature in arguments.temperature:

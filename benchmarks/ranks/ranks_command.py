@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> tuple[Any, str]:
     for name in chosen:
         if name not in names:
             raise ValueError(f"{name!r} is no drafter of this model: choose of {', '.join(names)}")
-    tokenizer = values.load_model_tokenizer(params.spec)
+    tokenizer = params.tokenizer
     prompts = bench_prompts.read_prompts(arguments, tokenizer)
     given = bench_prompts.collect_options(arguments)
     report = measure_ranks(

@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> tuple[Any, str]:
         raise ValueError("bench batches needs a drafter: give --drafter")
     trees = record_trees(
         params,
-        read_token_ids(arguments, params.spec)[: arguments.limit],
+        read_token_ids(arguments, params)[: arguments.limit],
         tokens=arguments.tokens,
         budget=arguments.budget,
         progress=values.show_progress,

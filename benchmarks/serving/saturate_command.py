@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> tuple[Any, str]:
     params = values.load_params(arguments)
     records = saturate(
         params,
-        read_token_ids(arguments, params.spec),
+        read_token_ids(arguments, params),
         arguments.batches,
         max_new_tokens=arguments.max_new_tokens,
         budget=arguments.budget,

@@ -9,7 +9,7 @@ from jaxspec.cli import options, values
 from jaxspec.cli.bench import loads
 from jaxspec.cli.bench.serve import add_engine, add_lengths, make_requests
 
-EXAMPLE = "--model smollm2-135m --requests 6 --min-new-tokens 128 --max-new-tokens 128"
+EXAMPLE = "smollm2-135m --requests 6 --min-new-tokens 128 --max-new-tokens 128"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

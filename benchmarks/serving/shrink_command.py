@@ -8,7 +8,7 @@ from typing import Any
 from jaxspec.cli import options, parse, values
 from jaxspec.cli.bench.serve import add_engine, read_token_ids
 
-EXAMPLE = "--model smollm2-135m --method ar --batches 8 --repeats 5"
+EXAMPLE = "smollm2-135m --drafter ar --batches 8 --repeats 5"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +21,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=(8,),
         help="prompts that decode together (default: 8)",
     )
-    add("--method", help="a drafter, or ar (default: the first loaded drafter)")
     add("--budget", type=int, default=8, help=f"rows of a text in a drafted round {default}")
     add("--temperature", type=float, default=0.0, help=f"0 is greedy {default}")
     options.add_seed(parser)
@@ -35,15 +34,15 @@ def run(arguments: argparse.Namespace) -> tuple[Any, str]:
     from benchmarks.serving.shrink import compare_shrinking, render_shrinking
 
     params = values.load_params(arguments)
-    method = arguments.method or params.spec.default_drafter
-    drafts = {} if method == "ar" else {"budget": arguments.budget}
+    drafter = values.choose_drafter(arguments) or params.spec.default_drafter
+    drafts = {} if drafter == "ar" else {"budget": arguments.budget}
     records = compare_shrinking(
         params,
-        read_token_ids(arguments, params.spec),
+        read_token_ids(arguments, params),
         arguments.batches,
         repeats=arguments.repeats,
         progress=values.show_progress,
-        method=method,
+        drafter=drafter,
         max_new_tokens=arguments.max_new_tokens,
         capacity=arguments.capacity,
         temperature=arguments.temperature,

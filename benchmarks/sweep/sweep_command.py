@@ -52,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "(default: the prompts of `jaxspec demo`)",
     )
     add("--limit", type=int, default=8, help=f"prompts per domain {default}")
-    options.add_max_new_tokens(parser)
+    options.add_max_new_tokens(parser, 128)
     options.add_temperatures(parser)
     options.add_score_temperature(parser)
     options.add_seed(parser)
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> tuple[Any, str]:
     params = values.load_params(arguments)
     if arguments.scramble is not None:
         params = scramble_drafter(params, family.drafter, arguments.scramble)
-    tokenizer = values.load_model_tokenizer(params.spec)
+    tokenizer = params.tokenizer
     names = ("max_new_tokens", "seed", "score_temperature")
     report = sweep_budgets(
         params,

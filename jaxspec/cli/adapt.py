@@ -10,6 +10,8 @@ from jaxspec.call.options import group_options
 from jaxspec.cli import adapt_options, options, parse, values
 from jaxspec.core.runtime import distribution
 
+_OPTIONS = ("max_new_tokens", "temperature", "seed", "budget")
+
 
 def add_command(commands: options.Commands) -> None:
     """Add the command to the parser."""
@@ -18,11 +20,11 @@ def add_command(commands: options.Commands) -> None:
         "adapt",
         run,
         "decode a stream of prompts with a drafter that learns from it, and show its updates",
-        "jaxspec adapt prompts.jsonl --decider bandit-paired --plot out.png",
+        "jaxspec adapt mini --prompts prompts.jsonl --decider bandit-paired --plot out.png",
     )
     add, default = parser.add_argument, options.DEFAULT
-    add("prompts", type=parse.parse_file, help=options.PROMPT_FILE)
     options.add_model(parser)
+    add("--prompts", type=parse.parse_file, required=True, help=options.PROMPT_FILE)
     add(
         "--decider",
         default="bandit-paired",
@@ -32,10 +34,10 @@ def add_command(commands: options.Commands) -> None:
     adapt_options.add_options(parser)
     options.add_chat(parser)
     add("--limit", type=int, help="prompts per domain (default: all)")
-    options.add_max_new_tokens(parser, 96)
+    options.add_max_new_tokens(parser)
     add("--temperature", type=float, default=0.0, help=f"0 is greedy decoding {default}")
     options.add_seed(parser)
-    options.add_budget(parser, 16)
+    options.add_budget(parser)
     add(
         "--state", type=Path, metavar="FOLDER", help="keep published versions here, and go on there"
     )
@@ -56,13 +58,12 @@ def run(arguments: argparse.Namespace) -> int:
     session = AdaptiveSession(
         params,
         decider,
-        drafter=arguments.method,
+        drafter=values.choose_drafter(arguments),
         options=sizes,
         folder=arguments.state,
         seed=arguments.seed,
     )
-    given = {name: getattr(arguments, name) for name in ("max_new_tokens", "temperature", "seed")}
-    given |= {"budget": arguments.budget, "policy": None}
+    given = {name: getattr(arguments, name) for name in _OPTIONS}
     print("query  tokens/round  tokens/s  version")
     for prompt in prompts:
         session.decode(prompt.content, domain=prompt.domain, **group_options(**given))

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the drafter, the sizes of buffers and the rates."""
+    """Add the sizes of buffers and the rates."""
     add, default = parser.add_argument, options.DEFAULT
-    add("--method", help="the drafter that learns (default: the first one)")
     add("--head-room", type=int, default=512, help=f"positions of a head-only update {default}")
     add("--full-room", type=int, default=1024, help=f"positions of a full update {default}")
     add("--head-rate", type=float, default=1e-4, help=f"its learning rate {default}")
@@ -50,6 +49,6 @@ def load_inputs(arguments: argparse.Namespace) -> tuple[Params, list[LabelledPro
     from jaxspec.io.text.prompt_files import read_prompts
 
     params = values.load_params(arguments)
-    tokenizer, chat = values.load_model_tokenizer(params.spec), values.read_chat(arguments)
+    tokenizer, chat = params.tokenizer, values.read_chat(arguments)
     prompts = read_prompts(arguments.prompts, tokenizer, limit=arguments.limit, chat=chat)
     return params, prompts

@@ -18,10 +18,16 @@ def add_command(commands: options.Commands) -> None:
         "aot",
         run,
         "compile the decode loop for a GPU you don't have, and report what a round consists of",
-        "jaxspec aot --arch qwen3-8b --gpu h100 --layers 2 --budget 64",
+        "jaxspec aot qwen3-8b --gpu h100 --layers 2 --budget 64",
     )
     add, default = parser.add_argument, options.DEFAULT
-    add("--arch", default="qwen3-8b", help=f"architecture; its weights take no memory {default}")
+    add(
+        "arch",
+        nargs="?",
+        metavar="model",
+        default="qwen3-8b",
+        help=f"architecture; its weights take no memory {default}",
+    )
     add(
         "--gpu",
         default="h100",

@@ -29,7 +29,7 @@ def add_command(commands: options.Commands) -> None:
     add("model", help="name of a shipped model, hub id or directory")
     add("drafter", help="name of a shipped drafter, hub id, directory, or prompt_lookup")
     add("--builder", help="see generate (default: the one that suits the drafter)")
-    options.add_budget(parser)
+    options.add_budget(parser, 32)
     add("--depth", type=int, help="longest drafted path, see generate")
     add("--block-size", type=int, help="slots of a block drafter's block, see generate")
     add(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import io
 import sys
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from jaxspec.core.params import Params
 
 HELP = (
-    "/stats: figures of the last answer; /method [NAME]: show or choose the method; "
+    "/stats: figures of the last answer; /drafter [NAME]: show or choose the drafter; "
     "/reset: forget; /quit"
 )
 
@@ -31,22 +32,18 @@ def add_command(commands: options.Commands) -> None:
         "chat",
         run,
         "talk with a chat model; accepted draft tokens appear in green, and Ctrl-C stops an answer",
-        "jaxspec chat --model smollm2-135m",
+        "jaxspec chat smollm2-135m",
     )
     options.add_model(parser)
     options.add_devices(parser)
     parser.add_argument("--system", help="system message that the conversation begins with")
-    options.add_method(parser)
-    options.add_decode(parser, budget=None)
-    options.add_policy(parser)
+    options.add_call(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Read messages and answer them until the end of input."""
     params = values.load_params(arguments)
-    given = values.collect_method_options(arguments)
-    given["policy"] = values.make_policy(params, arguments.policy, given)
-    chat = Chat(params, given, arguments.system)
+    chat = Chat(params, values.collect_call(params, arguments), arguments.system)
     print(HELP)
     # A terminal may send a part of a character, of which the rest was erased.
     if isinstance(sys.stdin, io.TextIOWrapper):
@@ -74,10 +71,9 @@ class Chat:
     """
 
     def __init__(self, params: Params, given: dict[str, Any], system: str | None = None):
-        tokenizer = values.load_model_tokenizer(params.spec)
-        if tokenizer is None or not tokenizer.has_chat_template:
+        self.params, self.given, self.tokenizer = params, given, params.tokenizer
+        if self.tokenizer is None or not self.tokenizer.has_chat_template:
             raise ValueError("this model has no chat template: use `jaxspec generate --raw`")
-        self.params, self.given, self.tokenizer = params, given, tokenizer
         self._begin = [{"role": "system", "content": system}] if system else []
         self.messages: list[dict[str, str]] = list(self._begin)
         self.last: Output | None = None
@@ -129,7 +125,7 @@ class Chat:
         if name == "/reset":
             self.messages = list(self._begin)
             return "The conversation begins again."
-        if name == "/method":
+        if name == "/drafter":
             return self._choose(argument.strip())
         return HELP
 
@@ -137,10 +133,11 @@ class Chat:
         spec = self.params.spec
         known = ", ".join(spec.drafter_names)
         if name and name not in spec.drafter_names:
-            return f"unknown method {name!r}: {choose_one(name, spec.drafter_names)}"
+            return f"unknown drafter {name!r}: {choose_one(name, spec.drafter_names)}"
         if name:
-            self.given = self.given | {"drafter": name, "builder": None}
-        return f"method {self.given['drafter'] or spec.default_drafter} (known: {known})"
+            suited = dataclasses.replace(self.given["speculation"], builder=None)
+            self.given = self.given | {"drafter": name, "speculation": suited}
+        return f"drafter {self.given['drafter'] or spec.default_drafter} (known: {known})"
 
     def _describe_last(self) -> str:
         if self.last is None:

@@ -20,7 +20,9 @@ def add_command(commands: options.Commands) -> None:
         "jaxspec demo --max-new-tokens 64",
     )
     parser.add_argument(
-        "--model", help="name of a model (default: smollm2-135m where it is installed, else mini)"
+        "model",
+        nargs="?",
+        help="name of a model (default: smollm2-135m where it is installed, else mini)",
     )
     options.add_max_new_tokens(parser, 96)
 
@@ -29,7 +31,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the demonstration; the exit status is 1 if any output differs."""
     import jaxspec
     from jaxspec.bench.demo import choose_demo_model, demo
-    from jaxspec.io.text.tokenizer import load_tokenizer
     from jaxspec.view.text import wants_colour
     from jaxspec.zoo.places import PACKAGED
 
@@ -38,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     params = jaxspec.load(name, dtype="float32")
     agreed = demo(
         params,
-        load_tokenizer(params.spec.tokenizer),
+        params.tokenizer,
         chat=name in PACKAGED,
         max_new_tokens=arguments.max_new_tokens,
         colour=wants_colour(sys.stdout.isatty()),

@@ -21,7 +21,7 @@ def add_command(commands: options.Commands) -> None:
         "generate",
         run,
         "complete a prompt; the text streams to the terminal",
-        'jaxspec generate --raw --prompt "def fibonacci(n):" --max-new-tokens 100',
+        'jaxspec generate mini --raw --prompt "def fibonacci(n):" --max-new-tokens 100',
     )
     options.add_model(parser)
     options.add_devices(parser)
@@ -32,7 +32,6 @@ def add_command(commands: options.Commands) -> None:
     )
     prompt.add_argument("--prompt-file", type=parse.parse_file, help="file that holds the prompt")
     options.add_prompt_form(parser)
-    options.add_method(parser)
     parser.add_argument(
         "--show",
         action="store_true",
@@ -41,8 +40,7 @@ def add_command(commands: options.Commands) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print text, tokens, counts and timings as JSON instead"
     )
-    options.add_decode(parser, budget=None)
-    options.add_policy(parser)
+    options.add_call(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -51,9 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     text = _read_prompt(arguments)
     params = values.load_params(arguments)
-    prompt = values.make_prompt(text, arguments, params.spec)
-    given = values.collect_method_options(arguments)
-    given["policy"] = values.make_policy(params, arguments.policy, given)
+    prompt = values.make_prompt(text, arguments, params.tokenizer)
+    given = values.collect_call(params, arguments)
     if arguments.json:
         out = jaxspec.decode(params, prompt, **group_options(**given))
         print(json.dumps({"text": out.text, "tokens": out.tokens, "stats": out.stats.to_dict()}))

@@ -102,10 +102,17 @@ def report_errors(call: Callable[[], int]) -> int:
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """Parse a command line, as `main` takes it; commands with `rest` parse what follows them."""
     parser = make_parser()
-    arguments, rest = parser.parse_known_args(argv)
+    arguments, rest = parser.parse_known_args(_join(sys.argv[1:] if argv is None else argv))
     if hasattr(arguments, "rest"):
         arguments.rest = rest
     return arguments
+
+
+def _join(words: list[str]) -> list[str]:
+    """Join the two words of a command such as `bench latency`."""
+    name = " ".join(words[:2])
+    known = {f"bench {one.__name__.rpartition('.')[2]}" for one in bench.COMMANDS}
+    return [name, *words[2:]] if name in known else words
 
 
 def make_parser() -> argparse.ArgumentParser:

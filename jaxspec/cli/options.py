@@ -44,28 +44,38 @@ def add_parser(
     return parser
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """Add the options that name a model and its drafters."""
+def add_model(parser: argparse.ArgumentParser, default: str | None = "mini") -> None:
+    """Add the model, by position, and the options that say how to load it; see `add_name`."""
+    add_name(parser, default)
+    add_drafter(parser)
+    add_dtype(parser)
     parser.add_argument(
-        "--model",
-        default="mini",
-        help=f"name of a model (mini, smollm2-135m), hub id, directory or GGUF file {DEFAULT}",
+        "--quantize", choices=("int8", "fp8"), help="store each weight of the target in one byte"
     )
-    add_sources(parser)
 
 
-def add_sources(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say how to load a model: drafters, dtype and quantisation."""
+def add_name(parser: argparse.ArgumentParser, default: str | None = "mini") -> None:
+    """Add the model, by position.
+
+    Args:
+      default: the model if none is named; None: it must be.
+    """
+    text = "name of a model (mini, smollm2-135m), hub id, directory or GGUF file"
+    if default is None:
+        parser.add_argument("model", help=text)
+    else:
+        parser.add_argument("model", nargs="?", default=default, help=f"{text} {DEFAULT}")
+
+
+def add_drafter(parser: argparse.ArgumentParser) -> None:
+    """Add which drafters are loaded; see `values.read_drafters` and `values.choose_drafter`."""
     parser.add_argument(
         "--drafter",
         action="append",
         metavar="[NAME=]SOURCE",
-        help="name of a shipped drafter, hub id or directory; give NAME=SOURCE several times to "
-        "load several (default: all drafters that ship with the model)",
-    )
-    add_dtype(parser)
-    parser.add_argument(
-        "--quantize", choices=("int8", "fp8"), help="store each weight of the target in one byte"
+        help="name of a drafter that ships with the model, hub id or directory; ar decodes without "
+        "one. Repeatable: NAME, or NAME=SOURCE (default: all that ship with the model, of which the "
+        "fastest so far decodes)",
     )
 
 
@@ -126,87 +136,13 @@ def add_prompt_form(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_method(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose how a single prompt is decoded."""
-    add = parser.add_argument
-    add("--stop", action="append", default=[], metavar="TEXT", help="stop at this text; repeatable")
-    add(
-        "--stop-id",
-        action="append",
-        default=[],
-        type=int,
-        metavar="ID",
-        help="stop at this token id; repeatable",
-    )
-    add(
-        "--method",
-        help="ar for autoregressive decoding, or the name of a drafter (default: the first drafter)",
-    )
-    add(
-        "--builder",
-        help="how candidates become a tree: chain, best_first, expand, beam, static, dynamic, "
-        "lattice or rank_guided, with +SCORE and /SETTINGS, as in expand/w3/fanout=top2gap, "
-        "best_first+hybrid0.3, static/paths=[[0],[0,0],[1]] or static/paths=tree.json "
-        "(default: the one that suits the drafter)",
-    )
-    add(
-        "--coupled",
-        choices=("on", "off"),
-        default="on",
-        help=f"draft under the target's sampling noise; changes speed, never text {DEFAULT}",
-    )
-    add_penalties(parser)
-    add_lookup(parser)
-
-
-def add_penalties(parser: argparse.ArgumentParser) -> None:
-    """Add the options by which earlier tokens change how a single prompt is decoded."""
-    add = parser.add_argument
-    add(
-        "--presence-penalty",
-        type=float,
-        default=0.0,
-        help=f"subtract this from the logits of generated tokens {DEFAULT}",
-    )
-    add(
-        "--frequency-penalty",
-        type=float,
-        default=0.0,
-        help=f"subtract this for each time that a token was generated {DEFAULT}",
-    )
-    add(
-        "--repetition-penalty",
-        type=float,
-        default=1.0,
-        help="divide positive logits of tokens in the prompt or the text by this, and multiply "
-        f"negative ones {DEFAULT}",
-    )
-    add(
-        "--min-tokens",
-        type=int,
-        default=0,
-        help=f"tokens before which nothing ends the text {DEFAULT}",
-    )
-
-
-def add_lookup(parser: argparse.ArgumentParser) -> None:
-    """Add --lookup; `values.LOOKUP` gives what `jaxspec.decode` takes."""
-    parser.add_argument(
-        "--lookup",
-        choices=("auto", "on", "off"),
-        default="auto",
-        help="mix prompt lookup into what the drafter proposes; auto: if rounds are chosen by cost "
-        f"{DEFAULT}",
-    )
-
-
 def add_decode(
     parser: argparse.ArgumentParser,
     max_new_tokens: int = 256,
     several: bool = False,
-    budget: int | None = 32,
+    budget: int | None = None,
 ) -> None:
-    """Add the options of decoding that `generate`, `chat`, `tree` and `bench` share.
+    """Add the options of decoding that hold for one prompt and for a file of them.
 
     Args:
       max_new_tokens: default of --max-new-tokens.
@@ -235,10 +171,70 @@ def add_decode(
         type=int,
         help="longest drafted path of a drafter that works in steps (default: the drafter's own)",
     )
-
     add("--acceptance", default="match", help=f"match, sequential or rejection {DEFAULT}")
     add("--capacity", type=int, help="rows of the key-value caches (default: what the call needs)")
     add_score_temperature(parser)
+
+
+def add_call(parser: argparse.ArgumentParser) -> None:
+    """Add all options of a call of one prompt; `values.collect_call` reads them."""
+    add = parser.add_argument
+    add_decode(parser)
+    add("--stop", action="append", default=[], metavar="TEXT", help="stop at this text; repeatable")
+    add(
+        "--stop-id",
+        action="append",
+        default=[],
+        type=int,
+        metavar="ID",
+        help="stop at this token id; repeatable",
+    )
+    for name, default, text in _PENALTIES:
+        add(name, type=type(default), default=default, help=f"{text} {DEFAULT}")
+    add_builder(parser)
+    add(
+        "--coupled",
+        choices=("on", "off"),
+        default="on",
+        help=f"draft under the target's sampling noise; changes speed, never text {DEFAULT}",
+    )
+    add_lookup(parser)
+    add_policy(parser)
+
+
+_PENALTIES = (
+    ("--presence-penalty", 0.0, "subtract this from the logits of generated tokens"),
+    ("--frequency-penalty", 0.0, "subtract this for each time that a token was generated"),
+    (
+        "--repetition-penalty",
+        1.0,
+        "divide positive logits of tokens in the prompt or the text by this, and multiply negative "
+        "ones",
+    ),
+    ("--min-tokens", 0, "tokens before which nothing ends the text"),
+)
+
+
+def add_builder(parser: argparse.ArgumentParser) -> None:
+    """Add how candidates become a tree."""
+    parser.add_argument(
+        "--builder",
+        help="how candidates become a tree: chain, best_first, expand, beam, static, dynamic, "
+        "lattice or rank_guided, with +SCORE and /SETTINGS, as in expand/w3/fanout=top2gap, "
+        "best_first+hybrid0.3, static/paths=[[0],[0,0],[1]] or static/paths=tree.json "
+        "(default: the one that suits the drafter)",
+    )
+
+
+def add_lookup(parser: argparse.ArgumentParser) -> None:
+    """Add --lookup; `values.SWITCH` gives what `jaxspec.Speculation` takes."""
+    parser.add_argument(
+        "--lookup",
+        choices=("auto", "on", "off"),
+        default="auto",
+        help="mix prompt lookup into what the drafter proposes; auto: if rounds are chosen by cost "
+        f"{DEFAULT}",
+    )
 
 
 def add_chat(parser: argparse.ArgumentParser) -> None:
@@ -253,7 +249,7 @@ def add_chat(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_budget(parser: argparse.ArgumentParser, default: int | None = 32) -> None:
+def add_budget(parser: argparse.ArgumentParser, default: int | None = None) -> None:
     """Add the verification budget; None chooses the rows of every round by cost."""
     chosen = DEFAULT if default else "(default: chosen by cost in every round)"
     parser.add_argument(
@@ -264,7 +260,7 @@ def add_budget(parser: argparse.ArgumentParser, default: int | None = 32) -> Non
     )
 
 
-def add_max_new_tokens(parser: argparse.ArgumentParser, default: int = 128) -> None:
+def add_max_new_tokens(parser: argparse.ArgumentParser, default: int = 256) -> None:
     """Add the limit of generated tokens."""
     parser.add_argument(
         "--max-new-tokens",

@@ -13,7 +13,7 @@ from jaxspec.cli import options, parse, values
 from jaxspec.core.runtime import distribution
 
 if TYPE_CHECKING:
-    from jaxspec.core.params import Spec
+    from jaxspec.core.params import Params
     from jaxspec.serve.engine import Engine
     from jaxspec.serve.http.settings import HttpSettings
 
@@ -29,10 +29,7 @@ def add_command(commands: options.Commands) -> None:
         "serve a model to many clients: an OpenAI endpoint, and a chat page at /",
         "jaxspec serve smollm2-135m --port 8000",
     )
-    parser.add_argument(
-        "model", help="name of a model (mini, smollm2-135m), hub id, directory or GGUF file"
-    )
-    options.add_sources(parser)
+    options.add_model(parser, default=None)
     options.add_devices(parser)
     options.add_processes(parser)
     _add_engine(parser)
@@ -42,14 +39,7 @@ def add_command(commands: options.Commands) -> None:
 
 def _add_engine(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add(
-        "--method",
-        type=_parse_methods,
-        metavar="NAME[,NAME…]",
-        help="drafter of requests that name none; several names with commas let each request choose "
-        "among these (default: the faster of the first two that are loaded)",
-    )
-    add("--builder", help="how candidates become a tree, as for generate")
+    options.add_builder(parser)
     add("--budget", type=int, help="most rows of a tree (default: 32, on a CPU 8)")
     options.add_lookup(parser)
     add(
@@ -116,13 +106,6 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     add("--drain-timeout", 30.0, f"let streams go on after SIGTERM {options.DEFAULT}")
 
 
-def _parse_methods(text: str) -> str | tuple[str, ...]:
-    names = parse.parse_names(text)
-    if not names:
-        raise argparse.ArgumentTypeError(f"{text!r} is no method: give names with commas")
-    return names[0] if len(names) == 1 else names
-
-
 def _parse_port(text: str) -> int:
     if not re.fullmatch("[0-9]{1,5}", text) or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is no port: give a number from 0 to 65535")
@@ -164,9 +147,9 @@ def _serve(arguments: argparse.Namespace, key: str | None) -> int:
 
     with server.listen(arguments.host, arguments.port) as sock:
         # After the address is known to be free, since JAX takes a second to import.
-        engine, spec = _make_engine(arguments)
+        engine, params = _make_engine(arguments)
         settings = make_settings(arguments, key, engine.room)
-        service = Service(engine, values.load_model_tokenizer(spec), settings)
+        service = Service(engine, params.tokenizer, settings)
         _announce(arguments, sock.getsockname()[1])
         return server.serve(service, sock)
 
@@ -184,7 +167,7 @@ def _follow(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _make_engine(arguments: argparse.Namespace) -> tuple[Engine, Spec]:
+def _make_engine(arguments: argparse.Namespace) -> tuple[Engine, Params]:
     """Load the model and make its engine."""
     from jaxspec.serve.factory import make_engine
 
@@ -199,8 +182,16 @@ def _make_engine(arguments: argparse.Namespace) -> tuple[Engine, Spec]:
         "max_logprobs",
     )
     options = {name: getattr(arguments, name) for name in names}
-    options["drafter"] = arguments.method
-    return make_engine(params, **options, lookup=values.LOOKUP[arguments.lookup]), params.spec
+    lookup = values.SWITCH[arguments.lookup]
+    return make_engine(
+        params, drafter=_choose_drafters(arguments), lookup=lookup, **options
+    ), params
+
+
+def _choose_drafters(arguments: argparse.Namespace) -> str | list[str] | None:
+    """Return the drafters among which requests choose; None: the engine tries those it loaded."""
+    given = [item.partition("=")[0] for item in arguments.drafter or ()]
+    return given if len(given) > 1 else values.choose_drafter(arguments)
 
 
 def choose_key(arguments: argparse.Namespace) -> str | None:

@@ -6,7 +6,6 @@ import argparse
 import sys
 from pathlib import Path
 
-from jaxspec.call.options import group_options
 from jaxspec.cli import options, values
 
 
@@ -20,7 +19,7 @@ def add_command(commands: options.Commands) -> None:
         "and what a policy cut",
         'jaxspec tree mini "def fibonacci(n):" --raw --round 2 --out tree.svg',
     )
-    parser.add_argument("model", help="name of a shipped model, hub id or directory")
+    options.add_model(parser, default=None)
     parser.add_argument("prompt", help="text, or token ids with --token-ids")
     parser.add_argument(
         "--round",
@@ -34,12 +33,9 @@ def add_command(commands: options.Commands) -> None:
         metavar="OUT.svg",
         help="write to a .txt, .svg, .png or .pdf file instead; pictures need matplotlib",
     )
-    options.add_sources(parser)
     options.add_devices(parser)
     options.add_prompt_form(parser)
-    options.add_method(parser)
-    options.add_decode(parser, max_new_tokens=64)
-    options.add_policy(parser)
+    options.add_call(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -51,16 +47,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     values.check_folders(arguments, "out")
     params = values.load_params(arguments)
-    prompt = values.make_prompt(arguments.prompt, arguments, params.spec)
-    given = values.collect_method_options(arguments)
-    given["policy"] = values.make_policy(params, arguments.policy, given)
-    call = group_options(**given)
-    out = jaxspec.decode(params, prompt, trace=True, **call)
+    prompt = values.make_prompt(arguments.prompt, arguments, params.tokenizer)
+    given = values.collect_call(params, arguments)
+    out = jaxspec.decode(params, prompt, trace=True, **given)
     number = notebook.find_longest_round(out) if arguments.round is None else arguments.round
     view = notebook.show_tree(out, number, params)  # refuses a wrong --round before decoding again
-    if given["policy"] is not None:
+    if given["speculation"].policy is not None:
         view = notebook.show_tree(
-            out, number, params, whole=grow_unpruned_tree(params, prompt, number, **call)
+            out, number, params, whole=grow_unpruned_tree(params, prompt, number, **given)
         )
     if arguments.out:
         view.save(arguments.out)

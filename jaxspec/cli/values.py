@@ -9,19 +9,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jaxspec.call.options import group_options
+from jaxspec.core.params import WEIGHTLESS
 from jaxspec.core.runtime import distribution
 from jaxspec.io.files import atomic
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
-    from jaxspec.core.params import Params, Spec
+    from jaxspec.core.params import Params
     from jaxspec.io.text.tokenizer import Tokenizer
     from jaxspec.policies.protocol import Policy
 
 # Seconds after which processes end when one of them no longer answers.
 SILENCE = 30
-LOOKUP = {"auto": None, "on": True, "off": False}
+SWITCH = {"auto": None, "on": True, "off": False}
 _PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens")
 _DECODE_OPTIONS = (
     "max_new_tokens",
@@ -103,14 +105,31 @@ def read_drafters(arguments: argparse.Namespace) -> str | dict[str, str] | None:
     """Return the value of --drafter as `jaxspec.load` takes it.
 
     Raises:
-      ValueError: several sources without a name.
+      ValueError: several sources without a name, or `ar` beside others.
     """
     given = arguments.drafter or ()
-    named = dict(item.partition("=")[::2] for item in given if "=" in item)
-    plain = [item for item in given if "=" not in item]
-    if len(plain) + bool(named) > 1:
+    if len(given) < 2 and not any("=" in item for item in given):
+        return given[0] if given else None
+    if any("=" not in item and ("/" in item or "\\" in item) for item in given):
         raise ValueError("give one --drafter SOURCE, or each as --drafter NAME=SOURCE")
-    return named or (plain[0] if plain else None)
+    if "ar" in given:
+        raise ValueError("ar decodes without a drafter: give --drafter ar alone")
+    named = {name: source or name for name, _, source in (item.partition("=") for item in given)}
+    return {name: source for name, source in named.items() if name not in WEIGHTLESS}
+
+
+def choose_drafter(arguments: argparse.Namespace) -> str | None:
+    """Return the drafter that --drafter chooses among the loaded ones, for `jaxspec.decode`.
+
+    Those without files are there but never the default; None leaves the choice to the call.
+
+    Raises:
+      ValueError: one without files is named beside others.
+    """
+    without = [name for name in arguments.drafter or () if name in ("ar", *WEIGHTLESS)]
+    if without and len(arguments.drafter) > 1:
+        raise ValueError(f"{without[0]} has no files to load: give --drafter {without[0]} alone")
+    return without[0] if without else None
 
 
 def read_chat(arguments: argparse.Namespace) -> bool | None:
@@ -131,13 +150,6 @@ def parse_numbers(arguments: argparse.Namespace, name: str) -> list[float]:
         raise ValueError(f"--{name} is {given!r}: give numbers with commas") from None
 
 
-def load_model_tokenizer(spec: Spec) -> Tokenizer | None:
-    """Load the model's tokenizer; None if it has none."""
-    from jaxspec.io.text.tokenizer import load_tokenizer
-
-    return load_tokenizer(spec.tokenizer) if spec.tokenizer else None
-
-
 def read_text(path: Path | None) -> str:
     """Read a file, or standard input for None.
 
@@ -153,15 +165,14 @@ def read_text(path: Path | None) -> str:
 
 
 def make_prompt(
-    text: str, arguments: argparse.Namespace, spec: Spec
+    text: str, arguments: argparse.Namespace, tokenizer: Tokenizer | None
 ) -> str | list[int] | list[dict[str, str]]:
-    """Make the prompt that `text` is for a model under the options of `add_prompt_form`.
+    """Make the prompt that `text` is for a model's tokenizer under the options of `add_prompt_form`.
 
     Raises:
       ValueError: an item is not an integer, with --token-ids.
     """
     if not arguments.token_ids:
-        tokenizer = load_model_tokenizer(spec)
         chat = not arguments.raw and tokenizer is not None and tokenizer.has_chat_template
         return [{"role": "user", "content": text}] if chat else text
     ids = text.replace(",", " ").split()
@@ -179,21 +190,21 @@ def collect_decode_options(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(arguments, name) for name in _DECODE_OPTIONS}
 
 
-def collect_method_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return keyword arguments of `jaxspec.decode` from `add_decode` and `add_method`."""
-    penalties = {name: getattr(arguments, name) for name in _PENALTIES}
-    return (
-        collect_decode_options(arguments)
-        | penalties
-        | {
-            "stop": (*arguments.stop, *arguments.stop_id),
-            "drafter": arguments.method,
-            "builder": arguments.builder,
-            "budget": arguments.budget,
-            "coupled": arguments.coupled == "on",
-            "lookup": LOOKUP[arguments.lookup],
-        }
-    )
+def collect_call(params: Params, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return keyword arguments of `jaxspec.decode` from the options of `add_call`.
+
+    What rounds cost is measured if the policy needs it.
+    """
+    given = collect_decode_options(arguments) | {
+        name: getattr(arguments, name) for name in (*_PENALTIES, "builder", "budget")
+    }
+    given |= {
+        "stop": (*arguments.stop, *arguments.stop_id),
+        "drafter": choose_drafter(arguments),
+        "coupled": SWITCH[arguments.coupled],
+        "lookup": SWITCH[arguments.lookup],
+    }
+    return group_options(**given, policy=make_policy(params, arguments.policy, given))
 
 
 def make_policy(

@@ -280,7 +280,7 @@ def test_mistakes_are_named(tmp_path):
     with pytest.raises(ValueError, match="unknown decider 'best': choose one of never, osd"):
         AdaptiveSession(params, "best")
     with pytest.raises(ValueError, match="'ar' has no weights to adapt: choose one of jetspec"):
-        AdaptiveSession(params, method="ar")
+        AdaptiveSession(params, drafter="ar")
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError, match="file is a file: give a folder"):
         AdaptiveSession(params, folder=tmp_path / "file")

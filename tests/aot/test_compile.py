@@ -431,14 +431,14 @@ def test_what_does_not_compile_is_reported():
 def test_without_the_plugin_the_command_says_what_to_install(capsys):
     from jaxspec.cli.main import main
 
-    assert main(["aot", "--arch", "mini"]) == 2
+    assert main(["aot", "mini"]) == 2
     assert "pip install jax-cuda12-plugin" in capsys.readouterr().err
 
 
 def test_a_wrong_method_is_told_before_anything_compiles(capsys):
     from jaxspec.cli.main import main
 
-    assert main(["aot", "--arch", "mini", "--drafter", "bush"]) == 2
+    assert main(["aot", "mini", "--drafter", "bush"]) == 2
     assert "unknown drafter 'bush'" in capsys.readouterr().err
 
 
@@ -454,7 +454,7 @@ def test_a_wrong_method_is_told_before_anything_compiles(capsys):
 def test_a_visit_says_which_options_it_takes(options, error, capsys):
     from jaxspec.cli.main import main
 
-    assert main(["aot", "--arch", "mini", *options]) == 2
+    assert main(["aot", "mini", *options]) == 2
     assert error in capsys.readouterr().err
 
 

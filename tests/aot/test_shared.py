@@ -54,7 +54,7 @@ def test_the_command_passes_on_how_experts_are_shared(monkeypatch, capsys):
         return {"gpu": gpu, "compiles": False, "error": "nothing was compiled"}
 
     monkeypatch.setattr(aot, "compile_report", compile_report)
-    given = ["aot", "--arch", "qwen3-30b-a3b", "--tp", "4", "--experts", "expert"]
+    given = ["aot", "qwen3-30b-a3b", "--tp", "4", "--experts", "expert"]
     assert main([*given, "--drafter", "ar"]) == 1
     assert main([*given, "--drafter", "ar", "--prefill"]) == 1
     assert calls == [("shared_loop", 4, "expert"), ("shared_prefill", 4, "expert")]
@@ -63,9 +63,9 @@ def test_the_command_passes_on_how_experts_are_shared(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--arch", "qwen3-8b", "--tp", "4"), "no experts for 4 devices"),
-        (("--arch", "qwen3-30b-a3b"), "128 experts for 1 device:"),
-        (("--arch", "qwen3-30b-a3b", "--tp", "4", "--draft"), "compiles rounds and prefills"),
+        (("qwen3-8b", "--tp", "4"), "no experts for 4 devices"),
+        (("qwen3-30b-a3b",), "128 experts for 1 device:"),
+        (("qwen3-30b-a3b", "--tp", "4", "--draft"), "compiles rounds and prefills"),
     ],
 )
 def test_what_cannot_be_shared_is_told_before_anything_compiles(options, message, capsys):
@@ -81,7 +81,7 @@ def test_what_cannot_be_shared_is_told_before_anything_compiles(options, message
     ],
 )
 def test_virtual_devices_share_something_and_are_no_gpus(options, message, capsys):
-    assert main(["aot", "--arch", "qwen3-30b-a3b", *options]) == 2
+    assert main(["aot", "qwen3-30b-a3b", *options]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -89,7 +89,7 @@ def test_virtual_devices_share_something_and_are_no_gpus(options, message, capsy
 def test_virtual_devices_show_the_partitioned_program(tmp_path, capsys):
     """The target has one layer of 5 heads, and five devices; `mini` is the smallest."""
     path = tmp_path / "aot.json"
-    given = ["--arch", "mini", "--drafter", "ar", "--layers", "1", "--context", "256"]
+    given = ["mini", "--drafter", "ar", "--layers", "1", "--context", "256"]
     assert main(["aot", "--gpu", "cpu", "--tp", "5", *given, "--json", str(path)]) == 0
     (report,) = json.loads(path.read_text())
     assert report["devices"] == 5 and report["memory"]["aliased"] >= report["cache_bytes"] > 0
@@ -103,7 +103,7 @@ def test_virtual_devices_show_the_partitioned_program(tmp_path, capsys):
 @pytest.mark.parametrize("experts", ["channel", "expert"])
 def test_devices_exchange_the_same_however_they_share_experts(experts, tmp_path):
     path = tmp_path / "aot.json"
-    given = ["--arch", "qwen3-30b-a3b", "--layers", "2", "--context", "256", "--json", str(path)]
+    given = ["qwen3-30b-a3b", "--layers", "2", "--context", "256", "--json", str(path)]
     assert main(["aot", "--gpu", "cpu", "--tp", "4", "--experts", experts, *given]) == 0
     for report, rows in zip(json.loads(path.read_text()), (1, 64), strict=True):
         sums = [one for one in report["collectives"] if one["shape"] == f"f32[1,{rows},2048]"]

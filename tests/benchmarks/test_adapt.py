@@ -359,7 +359,7 @@ def test_mistakes_are_named(arguments, message, capsys):
     ],
 )
 def test_mistakes_of_the_users_command_are_named(arguments, message, capsys):
-    assert cli.main(["adapt", __file__, *arguments]) == 2
+    assert cli.main(["adapt", "--prompts", __file__, *arguments]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -371,7 +371,7 @@ def test_adapt_shows_every_query(tmp_path, capsys):
     out, plot = tmp_path / "out.json", tmp_path / "out.png"
     options = ["--drafter", "jetspec", "--decider", "always-head", "--head-room", "4"]
     options += ["--max-new-tokens", "24", "--json", str(out), "--plot", str(plot)]
-    assert cli.main(["adapt", str(prompts), *options]) == 0
+    assert cli.main(["adapt", "--prompts", str(prompts), *options]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "head update published" in lines[1] and "tokens per round" in lines[-1]
     text = out.read_text()

@@ -30,7 +30,7 @@ def calls(monkeypatch):
 
 
 def test_both_ways_decode_the_same_texts_in_turns(calls):
-    (record,) = shrink.compare_shrinking(None, PROMPTS, [2], repeats=2, method="ar")
+    (record,) = shrink.compare_shrinking(None, PROMPTS, [2], repeats=2, drafter="ar")
     assert record["compile_seconds"] == [2.0, 3.0]
     texts = [call[0] for call in calls]
     # Once to warm up, then two repeats: other prompts, as far as there are.

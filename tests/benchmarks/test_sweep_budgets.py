@@ -385,7 +385,6 @@ def test_sweep_of_golden_weights(capsys, monkeypatch, tmp_path):
     ]
     prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
     arguments = [
-        "--model",
         GOLDEN / "target",
         "--drafter",
         f"d={GOLDEN / 'drafter'}",

@@ -48,11 +48,11 @@ def test_answers_are_those_of_decode(talk):
 
 def test_methods_and_resets(talk):
     shown = talk(
-        "/stats", "/method", "/method ar", "/method oak", "/reset", "/what", "/quit", "never"
+        "/stats", "/drafter", "/drafter ar", "/drafter oak", "/reset", "/what", "/quit", "never"
     )
     assert "no complete answer yet" in shown
-    assert "method dflash (known: ar, dflash, prompt_lookup)" in shown and "method ar (" in shown
-    assert "unknown method 'oak'" in shown and "begins again" in shown
+    assert "drafter dflash (known: ar, dflash, prompt_lookup)" in shown and "drafter ar (" in shown
+    assert "unknown drafter 'oak'" in shown and "begins again" in shown
     assert shown.count("/stats: figures") == 2  # at the start, and for a command that is unknown
 
 
@@ -81,7 +81,7 @@ def test_the_oldest_exchange_is_forgotten(talk, monkeypatch):
 
 
 def test_models_without_a_template_are_refused(monkeypatch, capsys):
-    monkeypatch.setattr("jaxspec.cli.values.load_model_tokenizer", lambda spec: None)
+    monkeypatch.setattr(jaxspec.Params, "tokenizer", None)
     assert cli.main(["chat", *OPTIONS]) == 2
     assert "no chat template" in capsys.readouterr().err
 
@@ -106,6 +106,6 @@ def test_drafted_text_is_green():
 def test_half_surrogate_pairs_can_be_said(talk):
     """A command line's bytes that are no UTF-8 arrive as such halves."""
     shown = talk(
-        "hi \ud83d there", "/method \udcff", options=("--system", "\udcff", "--stop", "\udcff")
+        "hi \ud83d there", "/drafter \udcff", options=("--system", "\udcff", "--stop", "\udcff")
     )
-    assert "error" not in shown and "unknown method '\\udcff'" in shown
+    assert "error" not in shown and "unknown drafter '\\udcff'" in shown

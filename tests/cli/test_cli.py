@@ -18,7 +18,8 @@ from short_models import shorten
 import jaxspec
 from jaxspec.bench import benchmark
 from jaxspec.bench.measure.scramble import scramble_drafter
-from jaxspec.call import resolve, session
+from jaxspec.call import session
+from jaxspec.call.options import RECORDS
 from jaxspec.cli import main as cli
 from jaxspec.cli import values
 from jaxspec.core.runtime import distribution as _distribution
@@ -28,7 +29,6 @@ from jaxspec.tuner.calibrate.by_rows import table_path, timed
 
 GOLDEN = SHIPPED
 MODEL = [
-    "--model",
     str(GOLDEN / "dflash/target"),
     "--drafter",
     f"jetspec={GOLDEN / 'jetspec/drafter'}",
@@ -49,7 +49,7 @@ def short(tmp_path_factory):
     drafter = {"jetspec": GOLDEN / "jetspec/drafter"}
     folder = tmp_path_factory.mktemp("short") / "model"
     jaxspec.save(shorten(jaxspec.load(GOLDEN / "dflash/target", drafter=drafter)), folder)
-    return ["--model", str(folder)]
+    return [str(folder)]
 
 
 def test_generate_streams_and_json_agree(capsys, short):
@@ -64,7 +64,7 @@ def test_generate_streams_and_json_agree(capsys, short):
     )
     assert record["stats"]["emitted"] == 12 and record["stats"]["decode_seconds"] > 0
     assert record["stats"]["mean_acceptance_length"] >= 1
-    status, plain, _ = run(capsys, "generate", *short, *IDS, *SHORT, "--method", "ar")
+    status, plain, _ = run(capsys, "generate", *short, *IDS, *SHORT, "--drafter", "ar")
     assert plain == streamed
 
 
@@ -174,7 +174,7 @@ def test_bench_scrambles_drafters(capsys, tmp_path, short, monkeypatch):
     arguments += ["--repeats", 1, "--no-profile", "--scramble", 3, "--json", out]
     status, printed, _ = run(capsys, "bench", *short, *arguments)
     assert status == 0 and "the drafters' weights are scrambled (seed 3)" in printed
-    expected = scramble_drafter(jaxspec.load(short[1]), "jetspec", 3)
+    expected = scramble_drafter(jaxspec.load(short[0]), "jetspec", 3)
     for one, other in zip(
         *(jax.tree.leaves(p.drafters) for p in (given[0], expected)), strict=True
     ):
@@ -185,7 +185,7 @@ def test_bench_scrambles_drafters(capsys, tmp_path, short, monkeypatch):
 
 
 def test_demo(capsys):
-    status, printed, _ = run(capsys, "demo", "--model", "mini", "--max-new-tokens", 24)
+    status, printed, _ = run(capsys, "demo", "mini", "--max-new-tokens", 24)
     assert status == 0 and printed.count("identical to autoregressive: yes") == 3
     for domain in ("prose", "code", "math"):
         assert f"=== {domain} " in printed
@@ -199,11 +199,13 @@ def test_demo(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["generate", "--model", "/no/such/model", "--prompt", "x"], "/no/such/model"),
+        (["generate", "/no/such/model", "--prompt", "x"], "/no/such/model"),
         (["generate", *MODEL, "--prompt", "text"], "no tokenizer"),
         (["generate", *MODEL, "--token-ids", "--prompt", "1 two"], "'two' is not a token id"),
         (["generate", *MODEL, "--token-ids", "--prompt", ""], "empty prompt"),
-        (["generate", *MODEL, *IDS, "--method", "medusa"], "unknown method 'medusa'"),
+        (["generate", MODEL[0], "--drafter", "/no/such", *IDS], "/no/such"),
+        (["generate", *MODEL, "--drafter", "ar", *IDS], "give --drafter ar alone"),
+        (["generate", *MODEL, "--drafter", "prompt_lookup", *IDS], "has no files to load"),
         (["generate", *MODEL, *IDS, "--budget", "0"], "budget is 0"),
         (["generate", *MODEL, *IDS, "--temperature", "-1"], "temperature"),
         (["generate", *MODEL, *IDS, "--builder", "oak/w3"], "unknown builder 'oak'"),
@@ -216,20 +218,19 @@ def test_demo(capsys):
             ["generate", *MODEL, *IDS, "--builder", "static/paths=[[1,0]]"],
             "path [1, 0] has no parent",
         ),
-        (["generate", *MODEL, "--drafter", "second", *IDS], "give one --drafter SOURCE"),
+        (["generate", *MODEL, "--drafter", "a/second", *IDS], "give one --drafter SOURCE"),
         (
             ["generate", "--prompt-file", "/no/such/file"],
             "/no/such/file: No such file or directory",
         ),
         # Files are looked for before models are loaded.
         (
-            ["bench", "--model", "/no/such/model", "--prompts", "/no/such/file"],
+            ["bench", "/no/such/model", "--prompts", "/no/such/file"],
             "/no/such/file: No such file or directory",
         ),
         (
             [
                 "bench",
-                "--model",
                 "/no/such/model",
                 "--prompts",
                 __file__,
@@ -238,7 +239,7 @@ def test_demo(capsys):
             ],
             "nothing to compare with: 'jetspec-bush' is none of the methods ar, dflash-chain",
         ),
-        (["adapt", "/"], "/: Is a directory"),
+        (["adapt", "--prompts", "/"], "/: Is a directory"),
         (
             ["bench", *MODEL, "--prompts", __file__, "--methods", "jetspec-bush"],
             "unknown method 'jetspec-bush'",
@@ -268,19 +269,16 @@ def test_mistakes_are_reported_in_one_line(capsys, arguments, message):
     ("given", "lookup"), [([], None), (["--lookup", "on"], True), (["--lookup", "off"], False)]
 )
 def test_lookup_is_left_to_the_call_unless_it_is_named(given, lookup):
-    arguments = cli.make_parser().parse_args(["generate", "--prompt", "a", *given])
-    assert values.collect_method_options(arguments)["lookup"] is lookup
+    arguments = cli.parse(["generate", "--prompt", "a", *given])
+    assert values.collect_call(None, arguments)["speculation"].lookup is lookup
 
 
 def test_every_decode_option_has_a_flag_and_a_line_in_the_documentation():
-    functions = (session.prepare, resolve.resolve_config)
-    parameters = [
-        one for function in functions for one in inspect.signature(function).parameters.values()
-    ]
-    options = {
-        parameter.name for parameter in parameters if parameter.kind == parameter.KEYWORD_ONLY
-    }
-    options |= {field.name for field in dataclasses.fields(DecodeConfig)} - {"sampling", "evidence"}
+    parameters = inspect.signature(session.prepare).parameters.values()
+    options = {one.name for one in parameters if one.kind == one.KEYWORD_ONLY} - set(RECORDS)
+    records = (DecodeConfig, *RECORDS.values())
+    options |= {field.name for record in records for field in dataclasses.fields(record)}
+    options -= {"sampling", "evidence"}
     parser = cli.make_parser()._subparsers._group_actions[0].choices["generate"]
     flags = {action.dest for action in parser._actions}
     page = (Path(__file__).parents[2] / "docs/options.md").read_text()
@@ -304,12 +302,10 @@ def test_prompt_sources_and_options(capsys, monkeypatch, tmp_path):
     class Loaded(NamedTuple):
         model: str
         options: dict
-        spec: None = None
+        tokenizer: SimpleNamespace = SimpleNamespace(has_chat_template=True)
 
-    chat_model = SimpleNamespace(has_chat_template=True)
     monkeypatch.setattr(jaxspec, "load", lambda model, **options: Loaded(model, options))
     monkeypatch.setattr(jaxspec, "stream", stream)
-    monkeypatch.setattr(values, "load_model_tokenizer", lambda spec: chat_model)
     file = tmp_path / "prompt.txt"
     file.write_text("from a file\n\n")
     assert run(capsys, "generate", "--raw", "--prompt-file", file) == (0, "ab\n", "")
@@ -331,17 +327,17 @@ def test_prompt_sources_and_options(capsys, monkeypatch, tmp_path):
         "--dtype",
         "bfloat16",
     ]
-    assert run(capsys, "generate", "--model", "m", "--drafter", "d", *options)[0] == 0
+    assert run(capsys, "generate", "m", "--drafter", "d", *options)[0] == 0
     assert calls[0][1] == "from a file\n"
     params, prompt, options = calls[1]
     given = {"drafter": "d", "dtype": "bfloat16", "quantize": None}
     assert params[:2] == ("m", given | {"mesh": None, "experts": "channel"})
     assert prompt == [{"role": "user", "content": "from stdin"}]
-    assert options["stop"] == ("x", 7) and options["top_p"] == 0.9 and options["coupled"] is False
+    assert options["stop"] == ("x", 7) and options["sampling"].top_p == 0.9
     assert options["max_new_tokens"] == 256 and options["budget"] is None
-    assert options["builder"] is None
+    assert options["speculation"] == jaxspec.Speculation(coupled=False)
     assert run(capsys, "generate", "--prompt", "x", "--builder", "static/paths=[[0]]")[0] == 0
-    assert calls[-1][2]["builder"] == "static/paths=[[0]]"
+    assert str(calls[-1][2]["speculation"].builder) == "static/paths=[[0]]"
 
 
 def test_calibrate_names_all_that_its_table_is_kept_by(capsys, monkeypatch, tmp_path):
@@ -368,3 +364,17 @@ def test_calibrate_names_all_that_its_table_is_kept_by(capsys, monkeypatch, tmp_
         out.splitlines()[-1]
         == f"kept in {table_path(params, 'jetspec', **timed(options | {'drafter': 'jetspec'}))}"
     )
+
+
+def test_commands_that_decode_have_the_same_options_and_defaults():
+    given = {"generate": ["m"], "chat": ["m"], "tree": ["m", "text"]}
+    found = {
+        name: vars(cli.parse([name, *words, "--drafter", "ar"])) for name, words in given.items()
+    }
+    shared = set.intersection(*map(set, found.values())) - {"run", "prompt"}
+    assert {"model", "drafter", "budget", "builder", "policy", "max_new_tokens"} <= shared
+    for name in shared:
+        assert found["generate"][name] == found["chat"][name] == found["tree"][name], name
+    adapt = vars(cli.parse(["adapt", "m", "--prompts", __file__, "--drafter", "ar"]))
+    for name in shared & set(adapt):
+        assert adapt[name] == found["generate"][name], name

@@ -40,7 +40,7 @@ def block():
 
 interrupts.watch()
 """
-GENERATE = ("generate", "--raw", "--prompt", "hi", "--max-new-tokens", "1900", "--model")
+GENERATE = ("generate", "--raw", "--prompt", "hi", "--max-new-tokens", "1900")
 
 
 @contextlib.contextmanager
@@ -272,13 +272,13 @@ def test_a_command_ends_while_it_compiles(tmp_path, command):
 @pytest.mark.thorough
 def test_a_chat_goes_on_after_an_answer_was_stopped(tmp_path):
     places = {"JAXSPEC_CACHE": str(tmp_path), "JAX_LOG_COMPILES": "1"}
-    with started("-m", "jaxspec", "chat", "--model", "mini", **places) as process:
+    with started("-m", "jaxspec", "chat", "mini", **places) as process:
         process.stdin.write("Why?\n")
         wait_for("Compiling jit(prefill)", process.stderr)
         time.sleep(0.3)
         process.send_signal(signal.SIGINT)
         wait_for("[stopped]", process.stdout)
-        process.stdin.write("/stats\n/method ar\nSo?\n/stats\n")
+        process.stdin.write("/stats\n/drafter ar\nSo?\n/stats\n")
         wait_for("There is no complete answer yet.", process.stdout)
         wait_for("tokens per round", process.stdout)
         assert interrupt(process).status == interrupts.STATUS

@@ -40,7 +40,7 @@ OTHERS = {
 PROMPT = [4, 9, 2, 14, 4, 9]
 OPTIONS = dict(max_new_tokens=8, seed=3, temperature=0.9, top_p=0.95, policy=None, budget=4)
 GENERATE = ["generate", "--token-ids", "--prompt", "4 9 2 14 4 9", "--seed", "5", "--budget", "4"]
-GENERATE += ["--temperature", "0.9", "--max-new-tokens", "8", "--method", "dflash"]
+GENERATE += ["--temperature", "0.9", "--max-new-tokens", "8", "--drafter", "dflash"]
 
 
 @contextlib.contextmanager
@@ -170,7 +170,7 @@ def test_nothing_is_done_where_nothing_is_changed(monkeypatch):
 def test_commands_run_under_all_of_them(toy, tmp_path, capsys):
     """In a process whose environment has them, and some that only say more."""
     jaxspec.save(toy, tmp_path)
-    words = [*GENERATE, "--model", str(tmp_path)]
+    words = [*GENERATE, str(tmp_path)]
     assert main(words) == 0
     expected = capsys.readouterr().out
     more = {"JAX_LOG_COMPILES": "1", "JAX_RANDOM_SEED_OFFSET": "7"}

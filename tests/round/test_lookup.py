@@ -10,6 +10,7 @@ from short_models import load_short
 from slow_cases import slow_except
 
 import jaxspec
+from jaxspec.call.options import group_options
 from jaxspec.call.resolve import resolve_config
 from jaxspec.call.session import prepare
 from jaxspec.drafters.dspark.shapes import published_config
@@ -27,7 +28,7 @@ PROMPTS = [PROMPT, "def add(a, b):"]
 def test_the_text_is_the_targets_own(mini, method, temperature):
     mini = mini if method == "dflash" else load_short(method)
     options = dict(max_new_tokens=48, temperature=temperature, seed=1)
-    plain = jaxspec.decode(mini, PROMPTS, drafter="ar", **options)
+    plain = jaxspec.decode(mini, PROMPTS, drafter="ar", **group_options(**options))
     alone, mixed = (
         jaxspec.decode(
             mini,
@@ -35,7 +36,7 @@ def test_the_text_is_the_targets_own(mini, method, temperature):
             drafter=method,
             budget=4,
             speculation=jaxspec.Speculation(lookup=lookup),
-            **options,
+            **group_options(**options),
         )
         for lookup in (False, True)
     )
@@ -67,7 +68,7 @@ def test_copies_help_a_drafter_that_knows_nothing(mini):
 
 def find_config(params, **options):
     """What a tuner makes of a call."""
-    return tune(prepare(params, PROMPT, **options))[0].config
+    return tune(prepare(params, PROMPT, **group_options(**options)))[0].config
 
 
 def test_calls_that_choose_by_cost_mix_it_in(mini):

@@ -248,13 +248,13 @@ def test_refusals(int8, tmp_path, capsys):
         jaxspec.save(int8, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
     with pytest.raises(SystemExit):
-        main(["generate", "--model", str(TARGET), "--quantize", "int4"])
+        main(["generate", str(TARGET), "--quantize", "int4"])
     assert "--quantize" in capsys.readouterr().err
 
 
 @pytest.mark.thorough
 def test_command_line(int8, capsys):
-    model = ["--model", str(TARGET), "--dtype", "float32", "--quantize", "int8"]
+    model = [str(TARGET), "--dtype", "float32", "--quantize", "int8"]
     model += [
         word for name, source in DRAFTERS.items() for word in ("--drafter", f"{name}={source}")
     ]
@@ -268,7 +268,7 @@ def test_command_line(int8, capsys):
         "1",
         "--json",
     ]
-    assert main(["generate", *model, "--method", "ar", *prompt]) == 0
+    assert main(["generate", *model, "--drafter", "ar", *prompt]) == 0
     expected = jaxspec.decode(int8, PROMPT, drafter="ar", max_new_tokens=24, temperature=1.0)
     assert json.loads(capsys.readouterr().out)["tokens"] == expected.tokens
 

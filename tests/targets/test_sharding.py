@@ -229,7 +229,7 @@ def test_texts_do_not_depend_on_the_devices(family, batch, parity):
 
 def generate(folder, *options):
     """Generate from a prompt in two processes."""
-    prompt = ["--model", str(folder), "--token-ids", "--prompt", "4 9 2 14"]
+    prompt = [str(folder), "--token-ids", "--prompt", "4 9 2 14"]
     return start_two("generate", *prompt, *options)
 
 

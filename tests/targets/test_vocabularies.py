@@ -98,7 +98,7 @@ def test_a_token_without_a_row_is_refused_in_prompts(more_tokens, capsys):
         next(jaxspec.stream(params, "a[PAD]b", max_new_tokens=2))
     with pytest.raises(ValueError, match="token id 323 is outside the vocabulary of 322: use the"):
         jaxspec.decode(params, [TOKENS + 1], max_new_tokens=2)
-    assert main(["generate", "--model", str(more_tokens), "--raw", "--prompt", "[PAD]"]) != 0
+    assert main(["generate", str(more_tokens), "--raw", "--prompt", "[PAD]"]) != 0
     assert "leave it out of the prompt" in capsys.readouterr().err
     limits = Limits(params.spec, (DraftLimits("ar", 0, 1),), 100, tokenizer)
     with pytest.raises(InvalidRequest, match=says):  # which is answered with 400

@@ -12,6 +12,7 @@ from short_models import load_short
 
 import jaxspec
 from jaxspec.call.hooks import UNTUNED
+from jaxspec.call.options import group_options
 from jaxspec.call.session import prepare
 from jaxspec.tuner import probe, tuner
 
@@ -52,9 +53,9 @@ class Untouchable:
 @pytest.mark.parametrize("fixed", [dict(budget=4), dict(drafter="ar", budget=4)])
 def test_a_fixed_call_asks_no_tuner(mini, cache, clock_calls, monkeypatch, fixed):
     monkeypatch.setattr(tuner, "_process", Untouchable())
-    out = jaxspec.decode(mini, PROMPT, **SHORT, **fixed)
-    assert "".join(jaxspec.stream(mini, PROMPT, **SHORT, **fixed)) == out.text
-    jaxspec.warmup(mini, prompt_tokens=4, **SHORT, **fixed)
+    out = jaxspec.decode(mini, PROMPT, **SHORT, **group_options(**fixed))
+    assert "".join(jaxspec.stream(mini, PROMPT, **SHORT, **group_options(**fixed))) == out.text
+    jaxspec.warmup(mini, prompt_tokens=4, **SHORT, **group_options(**fixed))
     assert not clock_calls and not cache.exists()
     with pytest.raises(AssertionError, match="asked for"):
         jaxspec.decode(mini, PROMPT, **SHORT)

@@ -201,7 +201,9 @@ def fake(monkeypatch):
         calls.append((prompt, options))
         return output()
 
-    params = SimpleNamespace(spec=SimpleNamespace(tokenizer=None, drafters=()))
+    params = SimpleNamespace(
+        tokenizer=None, spec=SimpleNamespace(tokenizer=None, drafters=(), default_drafter="ar")
+    )
     monkeypatch.setattr(jaxspec, "load", lambda model, **options: params)
     monkeypatch.setattr(jaxspec, "decode", decode)
     return calls

@@ -18,7 +18,7 @@ def add_command(commands: options.Commands) -> None:
     """Add the command to the parser of `bench`."""
     parser = options.add_parser(
         commands,
-        "endpoint",
+        "bench endpoint",
         run,
         "measure an OpenAI endpoint, this project's or another, as its clients see it",
         "jaxspec bench endpoint --url http://127.0.0.1:8000/v1 --rate 4 --requests 200",

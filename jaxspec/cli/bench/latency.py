@@ -12,13 +12,19 @@ def add_command(commands: options.Commands) -> None:
     """Add the command to the parser of `bench`."""
     parser = options.add_parser(
         commands,
-        "latency",
+        "bench latency",
         run,
         "time the phases of a round of a published architecture with random weights",
-        "jaxspec bench latency --arch mini --widths 1,8,32 --contexts 512",
+        "jaxspec bench latency mini --widths 1,8,32 --contexts 512",
     )
     add, default = parser.add_argument, options.DEFAULT
-    add("--arch", default="mini", help=f"architecture, such as qwen3-8b {default}")
+    add(
+        "arch",
+        nargs="?",
+        metavar="model",
+        default="mini",
+        help=f"architecture, such as qwen3-8b {default}",
+    )
     add(
         "--widths",
         type=parse.parse_integers,

@@ -1,6 +1,6 @@
 """`jaxspec bench`: measure decoding methods on a file of prompts.
 
-Its subcommands, such as `jaxspec bench latency`, are in the modules beside this one.
+Other measurements, such as `jaxspec bench latency`, are in the modules beside this one.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from jaxspec.cli import options, parse, values
 from jaxspec.cli.bench import endpoint, latency, outputs, peers, report, serve
+from jaxspec.core.runtime.near_miss import find_near_miss
 
 if TYPE_CHECKING:
     from jaxspec.bench.measure.methods import Method
@@ -28,13 +29,13 @@ METHODS = (
 
 
 def add_command(commands: options.Commands) -> None:
-    """Add the command and its subcommands to the parser."""
+    """Add the command and those that begin with its name to the parser."""
     parser = options.add_parser(
         commands,
         "bench",
         run,
         "measure methods on a file of prompts",
-        "jaxspec bench --methods ar,jetspec-expand@16 --prompts prompts.jsonl --json out.json",
+        "jaxspec bench mini --methods ar,jetspec-expand@16 --prompts prompts.jsonl --json out.json",
     )
     add, default = parser.add_argument, options.DEFAULT
     options.add_model(parser)
@@ -47,7 +48,7 @@ def add_command(commands: options.Commands) -> None:
     add(
         "--prompts",
         type=parse.parse_file,
-        help="file of prompts, .jsonl or .jsonl.gz (required without a subcommand)",
+        help="file of prompts, .jsonl or .jsonl.gz (required)",
     )
     add("--limit", type=int, default=30, help=f"prompts per domain {default}")
     options.add_repeats(parser, 3, "number of times that each method decodes each prompt")
@@ -67,12 +68,9 @@ def add_command(commands: options.Commands) -> None:
     options.add_scramble(parser, "all loaded drafters")
     add("--no-profile", action="store_true", help="do not split rounds into phases")
     outputs.add_outputs(parser)
-    options.add_decode(parser, max_new_tokens=128, several=True)
-    subcommands = parser.add_subparsers(
-        help="other measurements; see `jaxspec bench latency --help`"
-    )
+    options.add_decode(parser, max_new_tokens=128, several=True, budget=32)
     for command in COMMANDS:
-        command.add_command(subcommands)
+        command.add_command(commands)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -90,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         params = scramble_drafters(params, arguments.scramble)
     methods = _parse_methods(arguments, params.spec)
     partners = _find_partners(arguments, methods)
-    tokenizer = values.load_model_tokenizer(params.spec)
+    tokenizer = params.tokenizer
     chat = values.read_chat(arguments)
     prompts = read_prompts(arguments.prompts, tokenizer, limit=arguments.limit, chat=chat)
     given, kept = values.collect_decode_options(arguments), outputs.KeptRuns()
@@ -123,10 +121,10 @@ def run(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> None:
     """Refuse options that cannot work, without loading a model."""
     if arguments.prompts is None:
-        raise ValueError(
-            "bench needs prompts: give --prompts FILE, "
-            "or a subcommand such as `jaxspec bench latency`"
-        )
+        names = [command.__name__.rpartition(".")[2] for command in COMMANDS]
+        near = find_near_miss(arguments.model, names)
+        hint = "" if near is None else f", or did you mean `jaxspec bench {near}`?"
+        raise ValueError(f"bench needs prompts: give --prompts FILE{hint}")
     methods = _parse_methods(arguments)
     if "all" not in arguments.methods.split(","):  # which methods these are, the model says
         _find_partners(arguments, methods)

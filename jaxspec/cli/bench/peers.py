@@ -13,23 +13,15 @@ def add_command(commands: options.Commands) -> None:
     """Add the command to the parser of `bench`."""
     parser = options.add_parser(
         commands,
-        "peers",
+        "bench peers",
         run,
         "compare with transformers on PyTorch, and with llama.cpp for GGUF files: same prompts "
         "and threads",
         "jaxspec bench peers --limit 1 --max-new-tokens 64 --repeats 3",
     )
     add = parser.add_argument
-    add(
-        "--model",
-        default="mini",
-        help=f"name of a model, hub id, directory or GGUF file {options.DEFAULT}",
-    )
-    add(
-        "--drafter",
-        help="name of a shipped drafter, hub id or directory "
-        "(default: all drafters that ship with the model)",
-    )
+    options.add_name(parser)
+    options.add_drafter(parser)
     add(
         "--methods",
         help="our methods, as for bench (default: a tree of the block drafter, "
@@ -53,19 +45,18 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.repeats < 1:
         raise ValueError(f"--repeats is {arguments.repeats}: give at least 1")
     values.check_folders(arguments, "json")
-    params = jaxspec.load(arguments.model, drafter=arguments.drafter, dtype="float32")
+    drafter = values.read_drafters(arguments)
+    params = jaxspec.load(arguments.model, drafter=drafter, dtype="float32")
     spec = params.spec
     methods = parse_methods(arguments.methods or peers.default_methods(spec), budget=32, spec=spec)
-    tokenizer, chat = values.load_model_tokenizer(spec), values.read_chat(arguments)
+    tokenizer, chat = params.tokenizer, values.read_chat(arguments)
     prompts = bench_prompts.read_prompts(arguments, tokenizer)
     report = peers.compare_peers(
         params,
         prompts,
         methods,
         resolve_model(arguments.model),
-        peers.find_assistants(
-            spec, drafter_directories(arguments.model, drafter=arguments.drafter)
-        ),
+        peers.find_assistants(spec, drafter_directories(arguments.model, drafter=drafter)),
         max_new_tokens=arguments.max_new_tokens,
         repeats=arguments.repeats,
         progress=values.show_progress,

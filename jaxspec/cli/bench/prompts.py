@@ -22,7 +22,7 @@ def add_prompts(parser: argparse.ArgumentParser) -> None:
     )
     add("--limit", type=int, help="prompts per domain (default: all)")
     options.add_chat(parser)
-    options.add_max_new_tokens(parser)
+    options.add_max_new_tokens(parser, 128)
 
 
 def add_sampling(parser: argparse.ArgumentParser) -> None:

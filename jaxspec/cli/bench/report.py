@@ -14,7 +14,7 @@ def add_command(commands: options.Commands) -> None:
     """Add the command to the parser of `bench`."""
     parser = options.add_parser(
         commands,
-        "report",
+        "bench report",
         run,
         "turn a saved result into a Markdown report with plots",
         "jaxspec bench report out.json --out report/",

@@ -11,7 +11,7 @@ from jaxspec.cli import options, parse, values
 from jaxspec.cli.bench import loads
 
 if TYPE_CHECKING:
-    from jaxspec.core.params import Params, Spec
+    from jaxspec.core.params import Params
     from jaxspec.serve import Engine, ServeRequest
 
 
@@ -19,7 +19,7 @@ def add_command(commands: options.Commands) -> None:
     """Add the command to the parser of `bench`."""
     parser = options.add_parser(
         commands,
-        "serve",
+        "bench serve",
         run,
         "compare how the serving engine shares rows among requests, under loads",
         "jaxspec bench serve --drafter dflash --rate 4,8 --requests 40 --repeats 3",
@@ -72,21 +72,20 @@ def _parse_rules(text: str) -> tuple[str, ...]:
     return names
 
 
-def read_token_ids(arguments: argparse.Namespace, spec: Spec) -> list[list[int]]:
+def read_token_ids(arguments: argparse.Namespace, params: Params) -> list[list[int]]:
     """Read the prompts as token ids."""
     from jaxspec.bench.demo import DEMO_PROMPTS
     from jaxspec.call.text.token_ids import to_ids
     from jaxspec.io.text.prompt_files import read_prompts
 
-    tokenizer = values.load_model_tokenizer(spec)
-    prompts = read_prompts(arguments.prompts or DEMO_PROMPTS, tokenizer)
+    prompts = read_prompts(arguments.prompts or DEMO_PROMPTS, params.tokenizer)
     by_domain: dict[str, list] = {}
     for prompt in prompts:
         by_domain.setdefault(prompt.domain, []).append(prompt.content)
     # Domains take turns, so that every load is a mix of them.
     turns = max(map(len, by_domain.values()))
     mixed = [group[i] for i in range(turns) for group in by_domain.values() if i < len(group)]
-    return [to_ids(one, tokenizer, spec.target) for one in mixed]
+    return [to_ids(one, params.tokenizer, params.spec.target) for one in mixed]
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -122,7 +121,7 @@ def make_requests(arguments: argparse.Namespace, params: Params) -> list[ServeRe
     most = check_count("max-new-tokens", arguments.max_new_tokens)
     least = max(1, most // 2) if arguments.min_new_tokens is None else arguments.min_new_tokens
     check_count("min-new-tokens", least, 1, most)
-    prompts, draw = read_token_ids(arguments, params.spec), random.Random(arguments.seed)
+    prompts, draw = read_token_ids(arguments, params), random.Random(arguments.seed)
     return [
         ServeRequest(
             tuple(ids),

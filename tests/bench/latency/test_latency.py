@@ -60,7 +60,7 @@ def run(capsys, *arguments):
 def test_a_width_of_one_row_is_the_plain_step(capsys, tmp_path):
     out = tmp_path / "out.json"
     status, printed, _ = run(
-        capsys, "--arch", "toy", "--layers", 1, "--widths", 1, "--contexts", 20, "--json", out
+        capsys, "toy", "--layers", 1, "--widths", 1, "--contexts", 20, "--json", out
     )
     report = json.loads(out.read_text())
     assert (
@@ -89,7 +89,7 @@ def shown_rounds(printed: str) -> list[list[str]]:
 @pytest.mark.slow
 def test_every_figure_is_measured_and_shown(capsys, tmp_path):
     out, picture = tmp_path / "out.json", tmp_path / "out.png"
-    given = ["--arch", "toy", "--widths", "1,4", "--contexts", "20", "--repeats", 2, "--json", out]
+    given = ["toy", "--widths", "1,4", "--contexts", "20", "--repeats", 2, "--json", out]
     status, printed, _ = run(
         capsys, *given, "--force-acceptance", "[0, 0.5, 0, 0.5]", "--plot", picture
     )
@@ -159,30 +159,30 @@ def test_histograms(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--arch", "qwen9"], "unknown architecture 'qwen9': choose one of qwen3-0.6b"),
-        (["--arch", "toy", "--widths", "4,0"], "width 0: give 1 to 1024"),
-        (["--arch", "toy", "--contexts", "1k"], "context 1024: toy has 256 positions"),
-        (["--arch", "toy", "--layers", 5], "layers is 5: toy has 2"),
-        (["--arch", "toy", "--batch", 0], "batch is 0: give more than 0"),
-        (["--arch", "toy", "--repeats", 0], "repeats is 0: give more than 0"),
+        (["qwen9"], "unknown architecture 'qwen9': choose one of qwen3-0.6b"),
+        (["toy", "--widths", "4,0"], "width 0: give 1 to 1024"),
+        (["toy", "--contexts", "1k"], "context 1024: toy has 256 positions"),
+        (["toy", "--layers", 5], "layers is 5: toy has 2"),
+        (["toy", "--batch", 0], "batch is 0: give more than 0"),
+        (["toy", "--repeats", 0], "repeats is 0: give more than 0"),
         (
-            ["--arch", "toy", "--force-acceptance", "[0, 0.5, 0.4]"],
+            ["toy", "--force-acceptance", "[0, 0.5, 0.4]"],
             "sums to 0.9: shares of rounds must sum to 1",
         ),
-        (["--arch", "toy", "--force-acceptance", "[0.5, 0.5]"], "entry 0 must be 0"),
+        (["toy", "--force-acceptance", "[0.5, 0.5]"], "entry 0 must be 0"),
         (
-            ["--arch", "toy", "--force-acceptance", "0.5"],
+            ["toy", "--force-acceptance", "0.5"],
             "acceptance length 0.5: every round commits at least 1",
         ),
         (
-            ["--arch", "toy", "--force-acceptance", "many"],
+            ["toy", "--force-acceptance", "many"],
             "--force-acceptance many: give a mean length",
         ),
         (
-            ["--arch", "toy", "--force-acceptance", '[0, "1"]'],
+            ["toy", "--force-acceptance", '[0, "1"]'],
             "expected a number, or a list of shares",
         ),
-        (["--arch", "toy", "--json", "/no/such/folder/o.json"], "no directory /no/such/folder"),
+        (["toy", "--json", "/no/such/folder/o.json"], "no directory /no/such/folder"),
     ],
 )
 def test_mistakes_are_told_in_one_line(capsys, arguments, message):

@@ -79,22 +79,16 @@ def test_options_reach_the_settings():
     assert settings.model == "m" and not settings.page and settings.room == 100
 
 
-def test_methods_are_one_name_or_several(capsys):
-    assert parse().method is None and parse("--method", "medusa").method == "medusa"
-    assert parse("--method", "dflash,medusa").method == ("dflash", "medusa")
-    with pytest.raises(SystemExit):
-        parse("--method", ",")
-    assert "is no method: give names with commas" in capsys.readouterr().err
-
-
 def test_requests_choose_among_the_drafters_that_the_command_names(capsys):
     size = ("--slots", "1", "--capacity", "256", "--dtype", "float32")
-    engine, _ = serve._make_engine(parse(*size, "--method", "medusa,jetspec"))
+    engine, _ = serve._make_engine(parse(*size, "--drafter", "medusa", "--drafter", "jetspec"))
     assert engine.drafters == ("medusa", "jetspec")
     # By default the engine tries the first two that are loaded.
     assert serve._make_engine(parse(*size))[0].drafters == ("jetspec", "dflash")
-    assert cli.main(["serve", "mini", "--port", "0", "--method", "medusa,other"]) == cli.USER_ERROR
-    assert "unknown method 'other'" in capsys.readouterr().err
+    assert serve._make_engine(parse(*size, "--drafter", "ar"))[0].drafters == ("ar",)
+    both = ("--drafter", "medusa", "--drafter", "other")
+    assert cli.main(["serve", "mini", "--port", "0", *both]) == cli.USER_ERROR
+    assert "'other'" in capsys.readouterr().err
 
 
 def test_a_path_is_no_name(tmp_path):
