@@ -217,7 +217,7 @@ def test_imported_names_are_resolved(line, module, is_package, expected):
 
 
 # Modules that multiply by weights, or hand them on, and do not know how these lie.
-BLIND = ("drafters", "serve", "adapt", "round", "builders", "policies", "acceptance")
+BLIND = ("drafters", "serve", "adapt", "call", "round", "builders", "policies", "acceptance")
 LAYOUT_NAMES = ("panel", "transposed cop", "layouts.copies", "layouts.quant", "'quant'", '"quant"')
 
 

@@ -68,16 +68,16 @@ def compile_report(
       factory: `module:function`. The fresh process calls `function(**options)`, which returns a
         `Program`.
       options: JSON values.
-      gpu_name: one of `aot_gpus.GPUS`.
+      gpu_name: one of `gpus.GPUS`.
       large: list results of at least this many bytes.
       spills: count registers and spills, if ptxas is installed.
       flags: further XLA flags.
 
     Returns:
-      The report of `aot_report.describe_program`, with `gpu`, `compiles`, `error` (one line, or
+      The report of `report.describe_program`, with `gpu`, `compiles`, `error` (one line, or
       None), `seconds` of lowering and compilation and the processor's of both, `memory` in bytes
       on each GPU (`arguments`, `outputs`, `aliased`, `temporary`), `collectives` (see
-      `aot_collectives`), and `tree_attention`, the implementation that the registry chooses
+      `collectives`), and `tree_attention`, the implementation that the registry chooses
       for the GPU. For a program that does not compile: `gpu`, `compiles` and `error`.
 
     Raises:

@@ -56,6 +56,20 @@ def test_panels_multiply_like_the_matrix(rows, lanes):
         np.testing.assert_allclose(layout.multiply(x, given, made, axis), exact, atol=2e-5)
 
 
+@pytest.mark.parametrize("axis", [-2, -1])
+@pytest.mark.parametrize("name", registry.LAYOUTS)
+def test_every_layout_multiplies_by_what_it_arranged(name, axis):
+    layout, matrix = registry.LAYOUTS[name], jax.random.normal(jax.random.key(0), (96, 64))
+    x = jax.random.normal(jax.random.key(1), (1, 4, 96))
+    values, added = layout.arrange(matrix if axis == -2 else matrix.T, axis)
+    lying = Weights(values, {layout.collection: added}, axis)
+    assert lying.layouts() == [(layout, added)] and layout.serves(4)
+    assert layout.copies == (values.dtype == matrix.dtype)
+    exact = np.asarray(x, np.float64) @ np.asarray(matrix, np.float64)
+    error = np.abs(multiply(x, lying) - exact).max() / np.abs(exact).max()
+    assert error < (1e-6 if layout.copies else 0.05)
+
+
 @pytest.mark.parametrize(("lanes", "most"), [(1, 32), (8, 16)])
 def test_one_row_and_many_rows_do_without_copies(lanes, most):
     matrix = jnp.ones((16, 8))
