@@ -12,7 +12,6 @@ import numpy as np
 
 from jaxspec.call.arguments import check_count, check_flag
 from jaxspec.call.hooks import Hooks
-from jaxspec.call.options import group_options
 from jaxspec.call.run import run_rounds
 from jaxspec.call.session import Session, matmul_precision, prepare
 from jaxspec.call.shrink import take_sequences
@@ -76,7 +75,7 @@ def warmup(
     ready = {}
     for size in sizes:
         prompts = [[0] * check_count("prompt_tokens", size)] * batch
-        session, hooks = tune(prepare(params, prompts, **group_options(**options)), tuner)
+        session, hooks = tune(prepare(params, prompts, **options), tuner)
         ready.setdefault(session.capacity, (session, hooks))
     for session, hooks in ready.values():
         _run_empty(session, hooks, shrink)

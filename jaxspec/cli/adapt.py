@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from jaxspec.call.options import group_options
 from jaxspec.cli import adapt_options, options, parse, values
 from jaxspec.core.runtime import distribution
 
@@ -66,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     given = {name: getattr(arguments, name) for name in _OPTIONS}
     print("query  tokens/round  tokens/s  version")
     for prompt in prompts:
-        session.decode(prompt.content, domain=prompt.domain, **group_options(**given))
+        session.decode(prompt.content, domain=prompt.domain, **given)
         print(_describe(session.events[-1]), flush=True)
     print(_summarise(session.events))
     values.save_json(arguments.json, {"decider": arguments.decider, "events": session.events})

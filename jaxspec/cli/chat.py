@@ -8,7 +8,6 @@ import io
 import sys
 from typing import TYPE_CHECKING, Any
 
-from jaxspec.call.options import group_options
 from jaxspec.cli import options, values
 from jaxspec.core.runtime import interrupts
 from jaxspec.core.runtime.near_miss import choose_one
@@ -97,7 +96,7 @@ class Chat:
         from jaxspec.tuner.tuner import tune
 
         try:
-            session = prepare(self.params, self._shorten(asked), **group_options(**self.given))
+            session = prepare(self.params, self._shorten(asked), **self.given)
             return tune(session)
         except ValueError as error:
             print(f"error: {error}")

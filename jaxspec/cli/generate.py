@@ -7,7 +7,6 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from jaxspec.call.options import group_options
 from jaxspec.cli import options, parse, values
 
 if TYPE_CHECKING:
@@ -52,12 +51,12 @@ def run(arguments: argparse.Namespace) -> int:
     prompt = values.make_prompt(text, arguments, params.tokenizer)
     given = values.collect_call(params, arguments)
     if arguments.json:
-        out = jaxspec.decode(params, prompt, **group_options(**given))
+        out = jaxspec.decode(params, prompt, **given)
         print(json.dumps({"text": out.text, "tokens": out.tokens, "stats": out.stats.to_dict()}))
     elif arguments.show:
         _print_marked(params, prompt, given)
     else:
-        for piece in jaxspec.stream(params, prompt, **group_options(**given)):
+        for piece in jaxspec.stream(params, prompt, **given):
             text = piece if isinstance(piece, str) else "".join(f"{token} " for token in piece)
             print(text, end="", flush=True)
         print()
@@ -79,7 +78,5 @@ def _print_marked(params: Params, prompt: Any, given: dict[str, Any]) -> None:
     from jaxspec.view import notebook
     from jaxspec.view.text import format_tokens, wants_colour
 
-    view = notebook.show_text(
-        jaxspec.decode(params, prompt, trace=True, **group_options(**given)), params
-    )
+    view = notebook.show_text(jaxspec.decode(params, prompt, trace=True, **given), params)
     print(format_tokens(view.out, view.decode, colour=wants_colour(sys.stdout.isatty())))

@@ -152,7 +152,7 @@ def measured():
         seeds=2,
         probes=1,
         options=toys.ADAPT,
-        decode=toys.OPTIONS,
+        decode=toys.FLAT,
     )
     return summarise(report, make_model())
 
@@ -181,7 +181,7 @@ def test_what_evidence_costs():
 @pytest.mark.thorough
 def test_evidence_is_measured():
     prompts = [LabelledPrompt("x", tokens) for tokens in toys.PROMPTS[:2]]
-    given = {"options": toys.ADAPT, "decode": toys.OPTIONS}
+    given = {"options": toys.ADAPT, "decode": toys.FLAT}
     report = measure_evidence(toys.make_params("medusa"), prompts, repeats=2, **given)
     assert [row["equal"] for row in report["prompts"]] == [True, True]
     assert all(row["cutting"] > 0 < row["plain"] for row in report["prompts"])
@@ -204,7 +204,7 @@ def test_what_updates_cost():
 @pytest.mark.thorough
 def test_updates_are_measured():
     prompts = [LabelledPrompt("x", tokens) for tokens in toys.PROMPTS[:2]]
-    given = {"options": toys.ADAPT, "decode": toys.OPTIONS}
+    given = {"options": toys.ADAPT, "decode": toys.FLAT}
     report = measure_updates(toys.make_params("medusa"), prompts, repeats=2, **given)
     assert (report["steps"], report["tests"]) == (8, 16)
     took = {name: one["seconds"] for name, one in report["parts"].items()}
@@ -218,7 +218,7 @@ def test_updates_are_measured():
 def test_arms_take_turns_where_the_clock_counts():
     """So that no arm meets a slower machine. They do the same as one after the other."""
     prompts = [LabelledPrompt(str(i % 2), toys.PROMPTS[i % 4]) for i in range(4)]
-    given = {"queries": 2, "seeds": 1, "probes": 1, "options": toys.ADAPT, "decode": toys.OPTIONS}
+    given = {"queries": 2, "seeds": 1, "probes": 1, "options": toys.ADAPT, "decode": toys.FLAT}
     arms, params, shown = ("never", "always-head"), toys.make_params("medusa"), []
     found = [
         measure_adapt(params, prompts, arms=arms, prices=prices, progress=shown.append, **given)
@@ -247,7 +247,7 @@ def test_no_query_compiles():
     """Not even one whose cache is of another size than the first query's."""
     params, counts = toys.make_params("medusa"), []
     prompts = [LabelledPrompt("short", [1] * 3), LabelledPrompt("long", [3] * 300)]
-    decode = toys.OPTIONS | {"budget": 23}  # of no other test
+    decode = toys.FLAT | {"budget": 23}  # of no other test
     given = {"queries": 1, "seeds": 1, "probes": 1, "options": toys.ADAPT, "decode": decode}
     sizes = one_of_each_size(params, [[1] * 3, [2] * 5, [3] * 300], "medusa", decode)
     assert sizes == [[1] * 3, [3] * 300]
@@ -265,7 +265,7 @@ def test_kept_streams_are_not_served_again(tmp_path):
     """Also after a process that was killed while it wrote."""
     path, shown = tmp_path / "runs.jsonl", []
     prompts = [LabelledPrompt(str(i % 2), toys.PROMPTS[i % 4]) for i in range(4)]
-    given = {"queries": 2, "probes": 1, "options": toys.ADAPT, "decode": toys.OPTIONS}
+    given = {"queries": 2, "probes": 1, "options": toys.ADAPT, "decode": toys.FLAT}
     given |= {"keep": path, "progress": shown.append}
     params = toys.make_params("medusa")
     first = measure_adapt(params, prompts, arms=("never",), seeds=1, **given)
@@ -280,7 +280,7 @@ def test_kept_streams_are_not_served_again(tmp_path):
         "never",
         "always-head",
     ]
-    for change in ({"queries": 3}, {"decode": toys.OPTIONS | {"seed": 9}}):
+    for change in ({"queries": 3}, {"decode": toys.FLAT | {"seed": 9}}):
         with pytest.raises(ValueError, match="holds runs with (queries 2|decode .*), not .*: give"):
             measure_adapt(params, prompts, arms=("never",), **given | change)
     with pytest.raises(ValueError, match="holds runs with prompts"):

@@ -57,7 +57,7 @@ def test_methods_and_resets(talk):
 
 
 def test_an_interrupt_stops_the_answer_alone(talk, monkeypatch):
-    def interrupted(session):
+    def interrupted(session, hooks):
         yield StreamedRound("Half an", [1, 2], False)
         raise KeyboardInterrupt
 
@@ -70,7 +70,7 @@ def test_the_oldest_exchange_is_forgotten(talk, monkeypatch):
     """mini has few positions: a conversation that outgrows them goes on."""
     lengths = []
 
-    def answered(session):
+    def answered(session, hooks):
         lengths.append(int(session.lengths[0]))
         yield StreamedRound("That.", [1, 2], False)
 
