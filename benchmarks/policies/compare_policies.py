@@ -43,6 +43,7 @@ from jaxspec.policies.rules.replayed import make_replay
 from jaxspec.tuner.calibrate.by_rows import policy_for
 from jaxspec.tuner.calibrate.by_steps import STEP_COSTS
 from jaxspec.tuner.calibrate.round_clock import plan_rounds
+from jaxspec.tuner.tuner import process_tuner
 
 CLOCKS = ("modelled", "replayed", "whole")
 
@@ -212,7 +213,9 @@ def _decode_all(
         for repeat in range(repeats):
             for one in order_turns(contenders, index, repeat):
                 settings = options | one.options | {"policy": policies[one.name]}
-                decode = functools.partial(jaxspec.decode, params, prompt.content)
+                decode = functools.partial(
+                    jaxspec.decode, params, prompt.content, tuner=process_tuner()
+                )
                 out, compiling = repeat_until_compiled(
                     functools.partial(decode, **group_options(**settings))
                 )

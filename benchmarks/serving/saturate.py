@@ -17,6 +17,7 @@ from jaxspec.call.options import group_options
 from jaxspec.core.params import Params
 from jaxspec.serve import Engine, ServeRequest, make_engine
 from jaxspec.serve.scheduling.pace import VISIT_SECONDS
+from jaxspec.tuner.tuner import process_tuner
 
 
 def saturate(
@@ -68,6 +69,7 @@ def saturate(
                     max_new_tokens=max_new_tokens,
                     **group_options(ignore_eos=True, **options),
                     capacity=capacity,
+                    tuner=process_tuner(),
                 )
                 seconds = time.perf_counter() - began
                 return seconds, sum(len(output.tokens) for output in outputs)

@@ -105,9 +105,26 @@ def run(arguments: argparse.Namespace) -> int:
         table = make_bare_table(params, method, device, contexts=arguments.contexts, **given)
     else:
         table = measured(params, method, **measurement, **given)
+        _renew_default(params, method, arguments)
     _print_table(table)
     print(f"kept in {table_path(params, method, **given)}")
     return 0
+
+
+def _renew_default(params: Params, drafter: str, arguments: argparse.Namespace) -> None:
+    """Measure anew what calls read that leave their budget and policy open."""
+    from jaxspec.call.options import group_options
+    from jaxspec.call.session import prepare
+    from jaxspec.tuner.tuner import process_tuner
+
+    tokens = min(64, params.spec.target.max_positions // 2)
+    names = ("temperature", "depth", "block_size")
+    options = {name: getattr(arguments, name) for name in names}
+    given = group_options(drafter=drafter, max_new_tokens=tokens, **options)
+    session = prepare(params, [[0] * tokens] * arguments.batch, **given)
+    tuner = process_tuner()
+    if tuner.prepare(session).automatic:
+        tuner.calibrate(session)
 
 
 def _read_rates(arguments: argparse.Namespace) -> PeakRates | None:

@@ -348,6 +348,8 @@ def test_calibrate_names_all_that_its_table_is_kept_by(capsys, monkeypatch, tmp_
         "jaxspec.tuner.calibrate.by_rows.measured",
         lambda params, method, **options: made.append(options) or table,
     )
+    renewed = []
+    monkeypatch.setattr(jaxspec.Tuner, "calibrate", lambda tuner, session: renewed.append(session))
     target, drafter = GOLDEN / "dflash/target", GOLDEN / "jetspec/drafter"
     sizes = ["--budget", 7, "--block-size", 5]
     status, out, err = run(capsys, "calibrate", target, drafter, "--builder", "expand/w3", *sizes)
@@ -359,6 +361,8 @@ def test_calibrate_names_all_that_its_table_is_kept_by(capsys, monkeypatch, tmp_
         "temperature": 0.0,
     }
     assert made == [{"repeats": 9, "contexts": None} | options]
+    (session,) = renewed  # of the calls that leave their budget open
+    assert session.config.drafter == "jetspec" and session.open.budget
     params = jaxspec.load(target, drafter=drafter)
     assert (
         out.splitlines()[-1]

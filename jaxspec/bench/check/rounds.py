@@ -26,6 +26,7 @@ from jaxspec.call.stream import stream_rounds
 from jaxspec.core.params import Params
 from jaxspec.round.loop import run
 from jaxspec.round.plan import make_plan
+from jaxspec.tuner.tuner import process_tuner
 
 REPEATS = 5
 
@@ -139,7 +140,8 @@ def prepare_rounds(params: Params, setting: Setting, context: int, rounds: int) 
     room = 2 * REPEATS * (rounds + 1)
     method = parse_methods(setting.method, budget=0)[-1]
     options = {**method.options, **setting.options}
-    return prepare(params, given, max_new_tokens=room, **group_options(ignore_eos=True, **options))
+    options = group_options(ignore_eos=True, **options)
+    return process_tuner().prepare(prepare(params, given, max_new_tokens=room, **options))
 
 
 def _run(session: Session, state: Any, rounds: int) -> Any:
@@ -184,7 +186,7 @@ def measure_prefills(params: Params, batches: Sequence[Sequence[int]]) -> dict[s
         draw = np.random.default_rng(lengths[0]).integers
         prompts = [draw(0, size, length).tolist() for length in lengths]
         given = prompts if len(prompts) > 1 else prompts[0]
-        session = prepare(params, given, max_new_tokens=16, budget=32)
+        session = process_tuner().prepare(prepare(params, given, max_new_tokens=16, budget=32))
         with matmul_precision(session):
             seconds = []
             for _ in range(3):

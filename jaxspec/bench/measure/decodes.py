@@ -19,6 +19,7 @@ from jaxspec.core.params import Params
 from jaxspec.core.runtime.clock import order_turns, repeat_until_compiled
 from jaxspec.io.text.prompt_files import LabelledPrompt
 from jaxspec.policies.registry import AUTOMATIC
+from jaxspec.tuner.tuner import process_tuner
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +95,11 @@ def time_decodes(
                 settings = (options or {}) | method.options | policies.get(method.name, {})
                 out, compiling = repeat_until_compiled(
                     functools.partial(
-                        jaxspec.decode, params, prompt.content, **group_options(**settings)
+                        jaxspec.decode,
+                        params,
+                        prompt.content,
+                        tuner=process_tuner(),  # so that weights lie alike for all methods
+                        **group_options(**settings),
                     )
                 )
                 # The automatic policy itself remembers what it learned.

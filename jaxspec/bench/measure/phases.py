@@ -28,6 +28,7 @@ from jaxspec.round.draft import draft
 from jaxspec.round.grow import find_drawn, grow
 from jaxspec.round.proposals import Drafted, propose
 from jaxspec.round.verify import TargetPass, run_target, verify
+from jaxspec.tuner.tuner import process_tuner
 
 # Phases of a round as reports name them, in order; `rest` is sampling noise and commit.
 PHASES = ("draft", "tree", "verify", "absorb", "rest")
@@ -125,11 +126,10 @@ def prepare_sessions(
     options: dict[str, Any] | None,
 ) -> dict[str, Session]:
     """Prepare a prompt's decode by each method; return {name: session}."""
+    given = {method.name: {**(options or {}), **method.options} for method in methods}
     return {
-        method.name: prepare(
-            params, prompt.content, **group_options(**{**(options or {}), **method.options})
-        )
-        for method in methods
+        name: process_tuner().prepare(prepare(params, prompt.content, **group_options(**own)))
+        for name, own in given.items()
     }
 
 

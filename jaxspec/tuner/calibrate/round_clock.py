@@ -19,6 +19,7 @@ from jaxspec.core.params import Params
 from jaxspec.core.runtime.clock import time_call
 from jaxspec.round.loop import run
 from jaxspec.round.plan import Plan, make_plan
+from jaxspec.tuner.tuner import process_tuner
 
 # Rounds of a sample: enough to make the overhead of the call negligible.
 ROUNDS = 48
@@ -92,10 +93,10 @@ def time_rounds(
     for context in contexts:
         prompts = rng.integers(0, params.spec.target.vocab_size, (batch, context)).tolist()
         room = {"max_new_tokens": min(tokens, limit - context), "ignore_eos": True}
-        sessions = {
-            id(case.options): prepare(params, prompts, **group_options(**{**case.options, **room}))
-            for case in cases
-        }
+        sessions = {}
+        for case in cases:
+            session = prepare(params, prompts, **group_options(**{**case.options, **room}))
+            sessions[id(case.options)] = process_tuner().prepare(session)
         timed += [(sessions[id(case.options)], case.controls) for case in cases]
     return contexts, _median_seconds(timed, repeats).reshape(len(contexts), len(cases))
 
