@@ -17,8 +17,8 @@ from jaxspec.bench.architectures import ARCHITECTURES
 from jaxspec.bench.report.table import Column, Table, fixed
 from jaxspec.costs.roofline import DEVICES
 from jaxspec.costs.shared_roofline import COMPUTE, KERNELS, LAUNCH, MEMORY, forward_seconds
+from jaxspec.serve.choose_sizes import choose_edges
 from jaxspec.serve.on_device.slot_rounds import Rules
-from jaxspec.serve.sizes import choose_edges
 from jaxspec.tuner.serving.costs import Costs
 
 # Rows that the drafter runs for each slot: a block.

@@ -8,12 +8,14 @@ from typing import Any
 
 import jax
 
+from jaxspec.adapt.actions import check_unshared
 from jaxspec.adapt.checkpoint import VersionFiles, check_record
 from jaxspec.adapt.publish import copy_weights, identify_weights, publish
 from jaxspec.adapt.updates import Trainer
-from jaxspec.core.params import Params
+from jaxspec.core.params import Params, check_params
 from jaxspec.core.runtime.near_miss import choose_one
 from jaxspec.drafters.registry import record_of
+from jaxspec.targets.sharding.place import refuse
 
 
 class Versions:
@@ -176,11 +178,14 @@ def with_weights(params: Params, drafter: str, weights: Any) -> Params:
 
 
 def check_drafter(params: Params, drafter: str | None) -> str:
-    """Return the drafter to adapt; None: the default one.
+    """Check a model, and return the drafter to adapt; None: the default one.
 
     Raises:
-      ValueError: it has no weights, or there is no such drafter.
+      TypeError, ValueError: this is no model, or several devices share it; or the drafter has no
+        weights of its own, or there is none of this name.
     """
+    check_params(params)
+    refuse(params, "served by a drafter that learns")
     drafter = drafter or params.spec.default_drafter
     trained = [
         name
@@ -190,4 +195,5 @@ def check_drafter(params: Params, drafter: str | None) -> str:
     if drafter not in trained:
         choice = choose_one(drafter, trained) if trained else "load a trained drafter"
         raise ValueError(f"{drafter!r} has no weights to adapt: {choice}")
+    check_unshared(params.drafter(drafter)["params"], params.target)
     return drafter

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxspec.adapt.actions import SKIP, check_unshared
-from jaxspec.adapt.deciders import Decider, Decision, Query, UpdateResult, make_decider
-from jaxspec.adapt.deciders.base import is_full
+from jaxspec.adapt.actions import SKIP
+from jaxspec.adapt.deciders import Decider, Decision, Query, UpdateResult, is_full, make_decider
 from jaxspec.adapt.learning.cut import cut_segments
 from jaxspec.adapt.learning.evidence import Buffers
 from jaxspec.adapt.options import AdaptOptions
@@ -30,10 +29,9 @@ from jaxspec.call.output import Output
 from jaxspec.call.run import run_session
 from jaxspec.call.session import prepare
 from jaxspec.call.text.token_ids import Prompt, Prompts, is_batch
-from jaxspec.core.params import Params, check_params
+from jaxspec.core.params import Params
 from jaxspec.core.runtime.compilations import compile_seconds
 from jaxspec.core.runtime.jax_settings import under_own_settings
-from jaxspec.targets.sharding.place import refuse
 from jaxspec.tuner.tuner import tune
 
 # What a session shows after every query: plain values, no text.
@@ -73,15 +71,11 @@ class AdaptiveSession:
         clock: Callable[[], float] = time.perf_counter,
         prices: Prices | None = None,
     ):
-        check_params(params)
+        self.drafter = check_drafter(params, drafter)
         self.options, self.clock, self._meter = options or AdaptOptions(), clock, Meter(prices)
         self.seed = check_seed(seed) % 2**64  # NumPy takes no negative one
-        refuse(params, "served by a drafter that learns")
-        self.drafter = check_drafter(params, drafter)
         self.decider = make_decider(decider, self.options.room)
         self.state = self.decider.init()
-        variables = params.drafter(self.drafter)
-        check_unshared(variables["params"], params.target)
         self.trainer = make_trainer(params, self.drafter, self.options.learner)
         # A copy of its own, which publications overwrite.
         given = copy_drafter(params, self.drafter), self.drafter, self.trainer

@@ -13,7 +13,7 @@ from jaxspec.core.params import Params, check_params
 from jaxspec.core.runtime.jax_settings import under_own_settings
 from jaxspec.core.runtime.near_miss import naming_options
 from jaxspec.io.program_cache import keep_programs
-from jaxspec.serve import sizes
+from jaxspec.serve import choose_sizes
 from jaxspec.serve.checks import Limits
 from jaxspec.serve.engine import Engine
 from jaxspec.serve.on_device.joint_plan import join_plans, list_configs
@@ -94,13 +94,13 @@ def make_engine(
     slots, queue = check_count("slots", slots), check_count("queue", queue)
     rounds = check_count("rounds", rounds, 1, MOST_ROUNDS)
     most = check_count("max_logprobs", max_logprobs, 0, MOST)
-    pace = Pace(sizes.check_seconds(visit_seconds), rounds)
+    pace = Pace(choose_sizes.check_seconds(visit_seconds), rounds)
     check_choice("rule", rule, RULES)
     chooses = rule in WEIGHING and params.layout is None
     tries = chooses and drafter is None and len(spec.drafters) > 1
     if tries:
         drafter = [name for name, _ in spec.drafters[:_MOST_TRIED]]
-    config = sizes.choose_config(
+    config = choose_sizes.choose_config(
         spec,
         # A drafter that never drafts would still have to absorb what is committed.
         "ar" if rule == "ar" else drafter,
@@ -113,23 +113,23 @@ def make_engine(
         score_temperature=score_temperature,
     )
     names = [one.drafter for one in list_configs(config)]
-    rows, room = sizes.choose_capacity(spec, config, capacity)
+    rows, room = choose_sizes.choose_capacity(spec, config, capacity)
     limits = Limits(
         spec=spec,
-        drafters=sizes.list_limits(spec, config),
+        drafters=choose_sizes.list_limits(spec, config),
         room=room,
         tokenizer=params.tokenizer,
         logprobs=min(most, spec.target.vocab_size),
     )
-    rules = sizes.choose_rules(rule, edges, slots, join_plans(spec, config).widths[-1])
+    rules = choose_sizes.choose_rules(rule, edges, slots, join_plans(spec, config).widths[-1])
     if costs is not None and names != ["ar"]:
-        sizes.check_costs(costs, rules, slots)
+        choose_sizes.check_costs(costs, rules, slots)
     tuner = process_tuner() if tuner is None else tuner
     params = tuner.lay_out(params, names, slots)
     shape = slots, rows, limits.logprobs
     check_processes(params, config, rules, shape)
-    in_background = sizes.compiles_in_background(params)
-    parts = sizes.choose_parts(slots) if in_background and costs is None else (slots,)
+    in_background = choose_sizes.compiles_in_background(params)
+    parts = choose_sizes.choose_parts(slots) if in_background and costs is None else (slots,)
     device = Device(params, config, rules, *shape, parts=parts)
     if jax.process_count() > 1 and jax.process_index() == 0:
         device.followers = Followers(device.takes)

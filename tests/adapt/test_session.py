@@ -266,7 +266,7 @@ def test_copied_tokens_are_left_out_unless_asked_for(monkeypatch, given, lookup)
     seen = []
 
     def record(*arguments, **options):
-        seen.append(options["lookup"])
+        seen.append(options["speculation"].lookup)
         raise InterruptedError
 
     monkeypatch.setattr("jaxspec.adapt.session.prepare", record)

@@ -10,7 +10,7 @@ import pytest
 from golden_data import SHIPPED
 
 import jaxspec
-from jaxspec.call.options import group_options
+from jaxspec.call.options import Speculation, group_options
 from jaxspec.call.output import PerRound
 from jaxspec.call.resolve import resolve_config
 from jaxspec.policies.compose import compose
@@ -137,10 +137,8 @@ def test_trees_are_those_of_a_masked_block(loaded, builder, temperature):
 
 def test_the_sizes_that_are_compiled(loaded):
     def sizes(policy, budget):
-        options = dict(drafter="jetspec", builder="chain", budget=budget)
-        config, _ = resolve_config(
-            spec, **options, **group_options(policy=policy and policy.config, **options)
-        )
+        speculation = Speculation(builder="chain", budget=budget, policy=policy)
+        config, _ = resolve_config(spec, drafter="jetspec", speculation=speculation)
         return tuple(make_plan(spec, config).blocks)
 
     spec = loaded["jetspec"].spec

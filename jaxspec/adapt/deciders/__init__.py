@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from jaxspec.adapt.actions import FULL, HEAD
 from jaxspec.adapt.deciders.bandit_paired import make_bandit_paired
 from jaxspec.adapt.deciders.bandit_paper import make_bandit_paper
-from jaxspec.adapt.deciders.base import ROOM, Decider, Decision, Query, UpdateResult
+from jaxspec.adapt.deciders.base import ROOM, Decider, Decision, Query, UpdateResult, is_full
 from jaxspec.adapt.deciders.fixed import make_always, make_never, make_osd, make_random
 from jaxspec.core.runtime.near_miss import choose_one
 
-__all__ = ["DECIDERS", "Decider", "Decision", "Query", "UpdateResult", "make_decider"]
+__all__ = ["DECIDERS", "Decider", "Decision", "Query", "UpdateResult", "is_full", "make_decider"]
 
 # Name to a function of the buffers' sizes.
 DECIDERS: dict[str, Callable[[Mapping[str, int]], Decider]] = {

@@ -16,12 +16,12 @@ from jaxspec.bench.architectures import abstract_params
 from jaxspec.core.params import Params
 from jaxspec.core.sampling.settings import MIXED
 from jaxspec.round.plan import DecodeConfig, make_plan
+from jaxspec.serve.choose_sizes import choose_edges
 from jaxspec.serve.on_device.feed import feed
 from jaxspec.serve.on_device.slot_rounds import Control, Rules
 from jaxspec.serve.on_device.slot_settings import make_settings
 from jaxspec.serve.on_device.slots import SlotsState, make_slots
 from jaxspec.serve.on_device.visit import visit
-from jaxspec.serve.sizes import choose_edges
 from jaxspec.targets.layouts.quant import quantize_params
 from pallas_kernels.aot.lower import Program
 

@@ -9,7 +9,7 @@ from golden_data import SHIPPED
 from short_models import shorten
 
 import jaxspec
-from jaxspec.call.options import group_options
+from jaxspec.call.options import Speculation, group_options
 from jaxspec.call.resolve import resolve_config
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.policies.bastion.controller import make_bastion
@@ -66,9 +66,8 @@ def test_published_rules_score_raw_paths(models):
     spec = models["dflash"].spec
 
     def scale(policy, **options):
-        return resolve_config(spec, **group_options(policy=policy.config, **options), **options)[
-            0
-        ].score_temperature
+        speculation = Speculation(policy=policy, **options)
+        return resolve_config(spec, speculation=speculation)[0].score_temperature
 
     paper, code = (make_bastion(TABLE, rule) for rule in ("bastion-paper", "bastion-code"))
     assert scale(paper) == scale(code) == 1.0 and not paper.config.corrected
