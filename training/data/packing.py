@@ -59,7 +59,9 @@ def cut_sample(
 def first_fit(sizes: Sequence[int], capacity: int) -> list[int]:
     """Assign each item to the first row with room for it.
 
-    A tournament tree over the rows' free space makes this O(n log n).
+    A tournament tree over the rows' free space makes this O(n log n). grain's
+    `FirstFitPackIterDataset` gives the same rows with enough bins, but tries every bin for every
+    item: six times as long for 20,000 samples, and quadratic from there.
 
     Args:
       sizes: at most `capacity` each.

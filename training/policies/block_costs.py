@@ -83,13 +83,13 @@ def policy_widths(sizes: Sequence[int], builder: str, budget: int) -> tuple[int,
     return tuple(sizes) if builder == "chain" else (budget,)
 
 
-def measure_blocks(params: Params, method: str, options: BlockCostsOptions) -> BlockCosts:
+def measure_blocks(params: Params, drafter: str, options: BlockCostsOptions) -> BlockCosts:
     """Measure median times of rounds (one sequence at a time) and of predictions."""
     from scipy.optimize import isotonic_regression
 
     sizes, vocab = tuple(options.sizes), params.spec.target.vocab_size
     trees = [
-        {"drafter": method} | decode_settings(size, options.builder, options.budget)
+        {"drafter": drafter} | decode_settings(size, options.builder, options.budget)
         for size in sizes
     ]
     widths = policy_widths(sizes, options.builder, options.budget)
@@ -120,7 +120,7 @@ def measure_blocks(params: Params, method: str, options: BlockCostsOptions) -> B
             taken[:, None],
             plain=seconds[:, 0],
             blocks=sizes,
-            about=about(params, method, {"builder": options.builder}) | measured,
+            about=about(params, drafter, {"builder": options.builder}) | measured,
         )
 
     single, chosen = (table(taken) for taken in np.split(seconds[:, 1:], 2, axis=1))

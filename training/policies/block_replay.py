@@ -40,7 +40,7 @@ def decode_settings(size: int, builder: str, budget: int) -> dict:
 
 def committed_rounds(
     params: Params,
-    method: str,
+    drafter: str,
     prompts: Sequence[list[int]],
     sizes: Sequence[int],
     *,
@@ -52,18 +52,18 @@ def committed_rounds(
 
     Args:
       params: target and drafter.
-      method: name of a block drafter.
+      drafter: name of a block drafter.
       prompts: token ids of a batch of prompts.
       sizes: block sizes.
       builder: of the trees.
       budget: verification budget of the trees; a chain verifies the whole block.
       options: further options of `jaxspec.decode`, for example `max_new_tokens`.
     """
-    trained = params.spec.drafter(method).block_size
+    trained = params.spec.drafter(drafter).block_size
     outputs = jaxspec.decode(
         params,
         list(prompts),
-        drafter=method,
+        drafter=drafter,
         **group_options(**decode_settings(trained, builder, budget), **options),
     )
     texts = [list(prompt) + out.tokens for prompt, out in zip(prompts, outputs, strict=True)]
@@ -74,7 +74,7 @@ def committed_rounds(
         params,
         [text[:-1] for text in texts],
         max_new_tokens=1,
-        drafter=method,
+        drafter=drafter,
         **group_options(**decode_settings(trained, builder, budget)),
     )
     tokens = np.full((len(texts), session.tokens.shape[1] + 1 + max(sizes)), -1, np.int32)
@@ -87,7 +87,7 @@ def committed_rounds(
             config = prepare(
                 params,
                 [[0]],
-                drafter=method,
+                drafter=drafter,
                 max_new_tokens=1,
                 **group_options(**decode_settings(size, builder, budget)),
             ).config

@@ -46,7 +46,7 @@ def train_blockpilot(options: BlockPilotOptions) -> tuple[Policy, dict]:
     sizes = tuple(answers.sizes.tolist())
     widths = policy_widths(sizes, options.builder, options.budget)
     policy = make_blockpilot(sizes, Predictor(layers, projection), widths, **choices_of(options))
-    made_for = about(problem.params, problem.method, {"builder": options.builder})
+    made_for = about(problem.params, problem.drafter, {"builder": options.builder})
     save_policy(
         policy, options.out / "policy", made_for | {"model": options.target, "label": options.label}
     )

@@ -166,7 +166,7 @@ def _last_logits(params: Params, tokens, last):
 
 def answer(
     params: Params,
-    method: str,
+    drafter: str,
     prompts: Sequence[LabelledPrompt],
     sizes: Sequence[int],
     path: Path,
@@ -178,7 +178,7 @@ def answer(
 
     Args:
       params: target and drafter.
-      method: name of a block drafter.
+      drafter: name of a block drafter.
       prompts: prompts with their domains.
       sizes: block sizes.
       path: .jsonl file of the committed tokens, one prompt per line, of these sizes or more. It
@@ -195,7 +195,7 @@ def answer(
         ids,
         {
             "sizes": list(sizes),
-            "method": method,
+            "drafter": drafter,
             "options": {k: str(v) for k, v in options.items()},
         },
     )
@@ -209,7 +209,7 @@ def answer(
             chosen = missing[start : start + batch]
             filled = chosen + chosen[:1] * (batch - len(chosen))
             answers = committed_rounds(
-                params, method, [ids[number] for number in filled], kept, **options
+                params, drafter, [ids[number] for number in filled], kept, **options
             )
             for number, committed in zip(chosen, answers, strict=False):
                 found[number] = committed

@@ -87,7 +87,7 @@ class BlockPilotProblem(NamedTuple):
 
     Attributes:
       params: target and drafter.
-      method: name of the drafter.
+      drafter: its name.
       trained: the block size that the drafter was trained for.
       answers: to all prompts.
       parts: numbers of the training, validation and test prompts.
@@ -95,7 +95,7 @@ class BlockPilotProblem(NamedTuple):
     """
 
     params: Params
-    method: str
+    drafter: str
     trained: int
     answers: Answers
     parts: tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -121,7 +121,7 @@ def load_problem(options: BlockPilotOptions) -> BlockPilotProblem:
       ValueError, OSError: prompts, options or checkpoints are unusable.
     """
     params = options.load()
-    method, config = params.spec.drafters[0]
+    drafter, config = params.spec.drafters[0]
     if not hasattr(config, "block_size"):
         raise ValueError(f"drafter {options.drafter!r} drafts no blocks: give dflash or jetspec")
     sizes = options.sizes or neighbourhood(config.block_size, options.reach)
@@ -134,7 +134,7 @@ def load_problem(options: BlockPilotOptions) -> BlockPilotProblem:
 
     def answered(path, limit, name):
         prompts = dataclasses.replace(options, prompts=path, limit=limit).read(params)
-        return answer(params, method, prompts, sizes, folder / f"{name}.jsonl", **settings)
+        return answer(params, drafter, prompts, sizes, folder / f"{name}.jsonl", **settings)
 
     answers = answered(options.prompts, options.limit, "train")
     parts = split_prompts(answers.domains, test=options.held_out is None)
@@ -143,11 +143,11 @@ def load_problem(options: BlockPilotOptions) -> BlockPilotProblem:
         parts = (*parts[:2], len(answers.domains) + np.arange(len(test.domains)))
         answers = answers.joined(test)
     return BlockPilotProblem(
-        params, method, config.block_size, answers, parts, _times(params, method, sizes, options)
+        params, drafter, config.block_size, answers, parts, _times(params, drafter, sizes, options)
     )
 
 
-def _times(params, method: str, sizes, options: BlockPilotOptions) -> BlockCosts | None:
+def _times(params, drafter: str, sizes, options: BlockPilotOptions) -> BlockCosts | None:
     path = options.times or (options.out / "times.json" if options.label == "speed" else None)
     if path is None:
         return None
@@ -155,6 +155,6 @@ def _times(params, method: str, sizes, options: BlockPilotOptions) -> BlockCosts
         names = ("target", "drafter", "dtype", "builder", "budget", "width", "layers", "rank")
         given = {name: getattr(options, name) for name in names}
         save_block_costs(
-            measure_blocks(params, method, BlockCostsOptions(path, tuple(sizes), **given)), path
+            measure_blocks(params, drafter, BlockCostsOptions(path, tuple(sizes), **given)), path
         )
     return load_block_costs(path, sizes)

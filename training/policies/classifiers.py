@@ -194,9 +194,9 @@ def train_classifier(options: HeadOptions) -> tuple[Policy, dict[str, float]]:
       ValueError, OSError: prompts, options or checkpoints are unusable.
     """
     params = options.load()
-    method = params.spec.default_drafter
+    drafter = params.spec.default_drafter
     prompts = options.read(params)
-    found = make_examples(options.rule, _labels(params, method, prompts, options))
+    found = make_examples(options.rule, _labels(params, drafter, prompts, options))
     rule = options.rule
     training, held = split_examples(found, [prompt.domain for prompt in prompts])
     yes = training.accepted.mean()
@@ -243,13 +243,13 @@ def train_classifier(options: HeadOptions) -> tuple[Policy, dict[str, float]]:
     save_policy(
         policy,
         options.out,
-        about(params, method, {"builder": dynamic()}) | {"model": options.target},
+        about(params, drafter, {"builder": dynamic()}) | {"model": options.target},
     )
     return policy, evaluate(trained) | {"labels": len(training.x), "held_out": len(held.x)}
 
 
 def _labels(
-    params: Params, method: str, prompts: Sequence[LabelledPrompt], options: HeadOptions
+    params: Params, drafter: str, prompts: Sequence[LabelledPrompt], options: HeadOptions
 ) -> Labels:
     """Read the labels in `out`, or make them if there are none.
 
@@ -260,22 +260,22 @@ def _labels(
     settings = {"width": options.tree_width} | {
         name: getattr(options, name) for name in ("depth", "budget", "max_new_tokens")
     }
-    made_with = settings | describe_inputs(params, method, prompts)
+    made_with = settings | describe_inputs(params, drafter, prompts)
     if path.is_file():
         return load_labels(path, made_with)
-    labels = collect(params, method, [prompt.content for prompt in prompts], **settings)
+    labels = collect(params, drafter, [prompt.content for prompt in prompts], **settings)
     save_labels(labels, path, made_with)
     return labels
 
 
 def describe_inputs(
-    params: Params, method: str, prompts: Sequence[LabelledPrompt]
+    params: Params, drafter: str, prompts: Sequence[LabelledPrompt]
 ) -> dict[str, str]:
     """Describe weights and prompts by content: greedy answers depend on them and the settings."""
     contents = json.dumps([prompt.content for prompt in prompts]).encode()
     return {
-        "target": about(params, method, {})["target"],
-        "drafter": f"{method} {fingerprint(params.drafter(method))}",
+        "target": about(params, drafter, {})["target"],
+        "drafter": f"{drafter} {fingerprint(params.drafter(drafter))}",
         "dtype": str(params.dtype),
         "prompts": f"{len(prompts)}, {fingerprint(np.frombuffer(contents, np.uint8))}",
     }

@@ -54,7 +54,7 @@ class GridOptions(PromptsToAnswer):
 
 def measure_grid(
     params: Params,
-    method: str,
+    drafter: str,
     prompts: list,
     pairs: list[tuple[int | None, int]],
     repeats: int,
@@ -64,7 +64,7 @@ def measure_grid(
 
     Args:
       params: target and drafter.
-      method: name of the drafter.
+      drafter: its name.
       prompts: as `jaxspec.decode` takes them; decoded one at a time.
       pairs: of (draft steps or None, verified rows).
       repeats: timed answers per prompt and pair.
@@ -81,7 +81,7 @@ def measure_grid(
             order = range(len(pairs)) if repeat % 2 else range(len(pairs) - 1, -1, -1)
             for i in order:
                 stats = jaxspec.decode(
-                    params, prompt, drafter=method, **group_options(policy=policies[i], **options)
+                    params, prompt, drafter=drafter, **group_options(policy=policies[i], **options)
                 ).stats
                 if repeat >= 0:  # the first repeat compiles and is not counted
                     found[:, i] += stats.emitted - 1, stats.rounds, stats.decode_seconds
@@ -98,7 +98,7 @@ def search_grid(options: GridOptions) -> tuple[Policy, dict]:
       ValueError, OSError: prompts or options are unusable.
     """
     params = options.load()
-    method = params.spec.default_drafter
+    drafter = params.spec.default_drafter
     prompts = [prompt.content for prompt in options.read(params)]
     pairs = [(steps, rows) for steps in options.steps or (None,) for rows in options.rows]
     settings = {
@@ -108,14 +108,14 @@ def search_grid(options: GridOptions) -> tuple[Policy, dict]:
     settings |= {"depth": max(options.steps) + 1} if options.steps else {}
     settings |= {"max_new_tokens": options.max_new_tokens, "temperature": options.temperature}
     tokens, rounds, seconds = measure_grid(
-        params, method, prompts, pairs, options.repeats, **settings
+        params, drafter, prompts, pairs, options.repeats, **settings
     )
     speed, best = tokens / seconds, int(np.argmax(tokens / seconds))
     policy = make_static(*pairs[best], (1, *sorted(set(options.rows) - {1})))
     save_policy(
         policy,
         options.out,
-        about(params, method, {"builder": options.builder}) | {"model": options.target},
+        about(params, drafter, {"builder": options.builder}) | {"model": options.target},
     )
     rows = [
         {

@@ -88,7 +88,7 @@ def _functions(settings: RecorderConfig) -> Functions:
 
 def collect(
     params: Params,
-    method: str,
+    drafter: str,
     prompts: Sequence,
     *,
     batch: int = 8,
@@ -99,7 +99,7 @@ def collect(
 
     Args:
       params: target and drafter.
-      method: name of a drafter that shows its hidden states.
+      drafter: name of one that shows its hidden states.
       prompts: as `jaxspec.decode` takes them.
       batch: prompts decoded together.
       width: of the dynamic trees.
@@ -119,7 +119,7 @@ def collect(
         outputs = jaxspec.decode(
             params,
             filled,
-            drafter=method,
+            drafter=drafter,
             **group_options(builder=dynamic(width), policy=policy, **options),
             temperature=0.0,
             trace=True,

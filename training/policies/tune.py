@@ -173,8 +173,8 @@ def search_thresholds(options: TuneOptions) -> tuple[Policy, dict[str, Any]]:
     """
     times, params = load_costs(options.times), options.load()
     settings = rounds_of(times)
-    method, budget = settings["drafter"], settings["budget"]
-    made_for = about(params, method, settings)
+    drafter, budget = settings["drafter"], settings["budget"]
+    made_for = about(params, drafter, settings)
     rule = make_tuned_rule(options, settings["depth"] - 1, made_for)
     asked = options.read(params)
     prompts = [
