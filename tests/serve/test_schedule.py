@@ -9,6 +9,7 @@ import jaxspec
 from jaxspec.call.options import group_options
 from jaxspec.serve import ServeRequest
 from jaxspec.serve.on_device.slot_settings import _INTEGERS
+from jaxspec.tuner.serving.draft_choice import DraftChoice
 
 READER = _INTEGERS.index("reader")
 
@@ -151,3 +152,30 @@ def test_a_trial_begins_with_short_visits(engine):
         engine.visit()
         visits += 1
     assert engine.counters()["rounds"] - rounds == sum(choice.observed) <= visits
+
+
+@pytest.mark.parametrize("steady", [True, False])
+def test_no_clock_decides_in_a_steady_engine(mini, tmp_path, monkeypatch, steady):
+    """As in short floats: costs stay as they were, and choices are told no seconds."""
+    monkeypatch.setattr(jaxspec.Tuner, "is_steady", lambda tuner, params: steady)
+    tuner, given = jaxspec.Tuner(tmp_path), []
+    engine = make(mini, rule="global", lookup=None, max_logprobs=0, tuner=tuner)
+    engine.warm_up()
+    live = engine._schedule._live
+    before = {part: (costs.drafted.copy(), costs.plain.copy()) for part, costs in live.items()}
+    observe = DraftChoice.observe
+
+    def note(choice, drafts, emitted, rows, seconds=None, busy=None):
+        given.append((seconds, busy))
+        return observe(choice, drafts, emitted, rows, seconds, busy)
+
+    monkeypatch.setattr(DraftChoice, "observe", note)
+    for _ in range(2):
+        run(engine, LONG)
+    same = [
+        np.array_equal(one, other)
+        for part, costs in live.items()
+        for one, other in zip(before[part], (costs.drafted, costs.plain), strict=True)
+    ]
+    assert all(same) == steady
+    assert all(pair == (None, None) for pair in given) == steady and given
