@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> tuple[Any, str]:
     make_model(arguments.arch, arguments.device)
     params = values.load_params(arguments)
     if not params.spec.drafters:
-        raise ValueError("bench batches needs a drafter: give --drafter")
+        raise ValueError("batches needs a drafter: give --drafter")
     trees = record_trees(
         params,
         read_token_ids(arguments, params)[: arguments.limit],

@@ -12,7 +12,7 @@ from jaxspec.bench.serve.compare_rules import compare_repeats, compare_rules, re
 from jaxspec.bench.serve.drive import drive
 from jaxspec.cli import options
 from jaxspec.cli.bench import serve as bench_serve
-from jaxspec.cli.main import main, make_parser
+from jaxspec.cli.main import main, parse
 from jaxspec.serve import ServeRequest
 from jaxspec.serve.on_device.share_rows import RULES
 
@@ -94,7 +94,7 @@ def test_bad_loads_are_refused_before_the_model_is_loaded(capsys, given):
 def test_lengths_of_texts_are_drawn(engine, least, lengths):
     given = ["bench", "serve", "--max-new-tokens", "8"]
     given += [] if least is None else ["--min-new-tokens", str(least)]
-    arguments = make_parser().parse_args(given)
+    arguments = parse(given)
     found = bench_serve.make_requests(arguments, engine._device.params)
     assert bench_serve.make_requests(arguments, engine._device.params) == found
     assert len(found) == 40 and len({request.tokens for request in found}) == 3
@@ -104,7 +104,7 @@ def test_lengths_of_texts_are_drawn(engine, least, lengths):
 
 
 def test_the_shortest_text_is_not_longer_than_the_longest(engine):
-    arguments = make_parser().parse_args(["bench", "serve", "--min-new-tokens", "65"])
+    arguments = parse(["bench", "serve", "--min-new-tokens", "65"])
     with pytest.raises(ValueError, match="min-new-tokens is 65: give an integer from 1 to 64"):
         bench_serve.make_requests(arguments, engine._device.params)
 

@@ -34,7 +34,7 @@ def output(tokens=(5, 6, 7), rounds=2, policy=None):
 def test_methods_take_turns(monkeypatch):
     calls = []
 
-    def decode(params, prompt, **options):
+    def decode(params, prompt, *, tuner, **options):  # one tuner for all methods
         calls.append((prompt, options))
         return output()
 
