@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import NamedTuple
 
-from jaxspec.cli import values
 from jaxspec.cli.main import report_errors
-from jaxspec.cli.parser import Parser
+from jaxspec.cli.shared import values
+from jaxspec.cli.shared.parser import Parser
 from jaxspec.core.runtime.near_miss import choose_one
 
 # Options that name files to write; they are checked before anything is measured.

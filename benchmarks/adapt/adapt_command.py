@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from jaxspec.cli import adapt_options, options, parse, values
+from jaxspec.cli.adapt import add_sizes, load_inputs, read_sizes
+from jaxspec.cli.shared import options, parse, values
 from jaxspec.core.runtime import distribution
 
 EXAMPLE = "--prompts heldout.jsonl.gz --stream blocks --queries 50 --seeds 2"
@@ -26,7 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--queries", type=int, default=200, help=f"prompts per domain {default}")
     add("--seeds", type=int, default=5, help=f"number of streams {default}")
     add("--limit", type=int, help="prompts per domain that are read (default: all)")
-    adapt_options.add_options(parser)
+    add_sizes(parser)
     options.add_chat(parser)
     options.add_max_new_tokens(parser, 96)
     add("--temperature", type=float, default=0.0, help=f"0 is greedy decoding {default}")
@@ -85,8 +86,8 @@ def run(arguments: argparse.Namespace) -> tuple[Any, str]:
     from benchmarks.adapt.summarise_adapt import render_adapt, summarise
 
     model = make_model(arguments.arch, arguments.device)
-    sizes = adapt_options.read_options(arguments)
-    params, prompts = adapt_options.load_inputs(arguments)
+    sizes = read_sizes(arguments)
+    params, prompts = load_inputs(arguments)
     report = measure_adapt(
         params,
         prompts,
@@ -123,8 +124,8 @@ def _run_costs(arguments: argparse.Namespace) -> tuple[Any, str]:
     name = "--evidence" if evidence else "--updates"
     if arguments.plot or arguments.report or arguments.keep:
         raise ValueError(f"{name} makes neither --plot, --report nor --keep: leave them out")
-    sizes = adapt_options.read_options(arguments)
-    params, prompts = adapt_options.load_inputs(arguments)
+    sizes = read_sizes(arguments)
+    params, prompts = load_inputs(arguments)
     measure = measure_evidence if evidence else measure_updates
     report = measure(
         params,

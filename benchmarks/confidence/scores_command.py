@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from jaxspec.cli import options, values
 from jaxspec.cli.bench import prompts as bench_prompts
+from jaxspec.cli.shared import options, values
 
 EXAMPLE = "--method dspark-lattice@16 --prompts FILE --limit 4"
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.bench.report.table import Column, Table, fixed
-from jaxspec.cli import options
+from jaxspec.cli.shared import options
 from jaxspec.core.runtime.clock import order_turns, time_call
 from jaxspec.targets.layouts.copies import COPIES, multiply_panels
 

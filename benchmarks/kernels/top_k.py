@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.bench.report.table import tabulate
-from jaxspec.cli import options, parse
+from jaxspec.cli.shared import options, parse
 from jaxspec.core.runtime.clock import time_call
 from jaxspec.core.sampling.top_k import top_k
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from jaxspec.cli import options, parse
+from jaxspec.cli.shared import options, parse
 
 EXAMPLE = "--arch smollm2-135m --context 120 --capacities 192,384,1024"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from jaxspec.cli import options, values
+from jaxspec.cli.shared import options, values
 
 EXAMPLE = "smollm2-135m --drafter jetspec --repeats 3"
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from jaxspec.cli import options
+from jaxspec.cli.shared import options
 
 EXAMPLE = "--gigabytes 8 --shards 4 --json load.json"
 

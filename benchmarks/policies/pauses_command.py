@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from jaxspec.cli import options, values
 from jaxspec.cli.bench import prompts as bench_prompts
+from jaxspec.cli.shared import options, values
 
 COSTS = "times of a drafted round to assume, besides one that was measured, in rounds of ar"
 

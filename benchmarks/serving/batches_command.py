@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from jaxspec.cli import options, parse, values
 from jaxspec.cli.bench.serve import read_token_ids
+from jaxspec.cli.shared import options, parse, values
 
 EXAMPLE = "--drafter jetspec --budget 128 --batches 1,4,16,64"
 

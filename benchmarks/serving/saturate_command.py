@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from jaxspec.cli import options, parse, values
 from jaxspec.cli.bench.serve import add_engine, read_token_ids
+from jaxspec.cli.shared import options, parse, values
 from jaxspec.serve.scheduling.pace import VISIT_SECONDS
 
 EXAMPLE = "--drafter dflash --batches 1,4 --repeats 5"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from jaxspec.cli import options, values
 from jaxspec.cli.bench import loads
 from jaxspec.cli.bench.serve import add_engine, add_lengths, make_requests
+from jaxspec.cli.shared import options, values
 
 EXAMPLE = "smollm2-135m --requests 6 --min-new-tokens 128 --max-new-tokens 128"
 

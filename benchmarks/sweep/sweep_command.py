@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from jaxspec.cli import options, parse, values
+from jaxspec.cli.shared import options, parse, values
 
 EXAMPLE = "--method jetspec-best_first --budgets 1,4,16 --budget 16 --limit 2"
 

@@ -8,7 +8,7 @@ import io
 import sys
 from typing import TYPE_CHECKING, Any
 
-from jaxspec.cli import options, values
+from jaxspec.cli.shared import options, values
 from jaxspec.core.runtime import interrupts
 from jaxspec.core.runtime.near_miss import choose_one
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from jaxspec.cli import options
+from jaxspec.cli.shared import options
 
 DIFFERENT = 1
 

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from jaxspec.cli import options, parse, values
+from jaxspec.cli.shared import options, parse, values
 
 if TYPE_CHECKING:
     from jaxspec.core.params import Params

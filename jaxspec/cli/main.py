@@ -9,25 +9,11 @@ import sys
 from collections.abc import Callable
 
 import jaxspec
-from jaxspec.cli import (
-    adapt,
-    aot,
-    calibrate,
-    chat,
-    check,
-    convert,
-    demo,
-    doctor,
-    generate,
-    inspect,
-    plan,
-    regenerate,
-    serve,
-    train,
-    tree,
-)
+from jaxspec.cli import adapt, chat, demo, generate, serve, train, tree
 from jaxspec.cli.bench import methods as bench
-from jaxspec.cli.parser import Parser
+from jaxspec.cli.checkpoints import convert, doctor, inspect
+from jaxspec.cli.device import aot, calibrate, check, plan
+from jaxspec.cli.shared.parser import Parser
 from jaxspec.core.runtime import background, distribution, interrupts
 from jaxspec.core.runtime.jax_settings import own_process
 
@@ -42,7 +28,6 @@ COMMANDS = (
     check,
     bench,
     calibrate,
-    regenerate,
     train,
     adapt,
     inspect,

@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxspec.cli import options, parse, values
+from jaxspec.cli.shared import options, parse, values
 from jaxspec.core.runtime import distribution
 
 if TYPE_CHECKING:

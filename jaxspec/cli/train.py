@@ -1,4 +1,6 @@
-"""`jaxspec train`: a recipe of `jaxspec.training`, which reads its own options."""
+"""`jaxspec regenerate` and `jaxspec train`: recipes of `jaxspec.training`, which read their own
+options.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,18 @@ import argparse
 import functools
 import importlib
 
-from jaxspec.cli import options
+from jaxspec.cli.shared import options
 
 
 def add_command(commands: options.Commands) -> None:
-    """Add the command to the parser."""
-    add_recipe(
+    """Add both commands to the parser."""
+    _add_recipe(
+        commands,
+        "regenerate",
+        "regenerate",
+        "let a target answer prompts, for its drafters to learn from",
+    )
+    _add_recipe(
         commands,
         "train",
         "train_drafter",
@@ -19,7 +27,7 @@ def add_command(commands: options.Commands) -> None:
     )
 
 
-def add_recipe(commands: options.Commands, name: str, module: str, summary: str) -> None:
+def _add_recipe(commands: options.Commands, name: str, module: str, summary: str) -> None:
     """Add a command whose options, `rest`, a module of `jaxspec.training` parses."""
     # The recipe prints the help, too.
     parser = commands.add_parser(name, help=summary, add_help=False)

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from jaxspec.cli import options, values
+from jaxspec.cli.shared import options, values
 
 
 def add_command(commands: options.Commands) -> None:

@@ -10,9 +10,9 @@ from jaxspec.bench.endpoint.load import Load
 from jaxspec.bench.endpoint.summary import summarise
 from jaxspec.bench.serve.compare_rules import compare_repeats, compare_rules, render_rules
 from jaxspec.bench.serve.drive import drive
-from jaxspec.cli import options
 from jaxspec.cli.bench import serve as bench_serve
 from jaxspec.cli.main import main, parse
+from jaxspec.cli.shared import options
 from jaxspec.serve import ServeRequest
 from jaxspec.serve.on_device.share_rows import RULES
 

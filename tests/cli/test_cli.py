@@ -21,7 +21,7 @@ from jaxspec.bench.measure.scramble import scramble_drafter
 from jaxspec.call import session
 from jaxspec.call.options import RECORDS
 from jaxspec.cli import main as cli
-from jaxspec.cli import values
+from jaxspec.cli.shared import values
 from jaxspec.core.runtime import distribution as _distribution
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.round.plan import DecodeConfig

@@ -6,8 +6,8 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Any
 
-from jaxspec.cli import options, parse, values
 from jaxspec.cli.bench import loads
+from jaxspec.cli.shared import options, parse, values
 from jaxspec.core.runtime import distribution
 
 if TYPE_CHECKING:

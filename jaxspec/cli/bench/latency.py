@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from jaxspec.cli import options, parse, values
+from jaxspec.cli.shared import options, parse, values
 
 
 def add_command(commands: options.Commands) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from jaxspec.cli import options, parse
+from jaxspec.cli.shared import options, parse
 
 if TYPE_CHECKING:
     from jaxspec.bench.endpoint.load import Load

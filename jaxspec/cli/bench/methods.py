@@ -9,8 +9,8 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from jaxspec.cli import options, parse, values
 from jaxspec.cli.bench import endpoint, latency, outputs, peers, report, serve
+from jaxspec.cli.shared import options, parse, values
 from jaxspec.core.runtime.near_miss import find_near_miss
 
 if TYPE_CHECKING:

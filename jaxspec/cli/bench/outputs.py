@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxspec.cli import options, values
+from jaxspec.cli.shared import options, values
 from jaxspec.core.runtime import distribution
 
 if TYPE_CHECKING:

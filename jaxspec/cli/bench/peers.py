@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from jaxspec.cli import options, values
 from jaxspec.cli.bench import prompts as bench_prompts
+from jaxspec.cli.shared import options, values
 
 
 def add_command(commands: options.Commands) -> None:

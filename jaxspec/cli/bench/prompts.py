@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from jaxspec.cli import options, parse, values
+from jaxspec.cli.shared import options, parse, values
 
 if TYPE_CHECKING:
     from jaxspec.io.text.prompt_files import LabelledPrompt

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from jaxspec.cli import options
+from jaxspec.cli.shared import options
 
 
 def add_command(commands: options.Commands) -> None:

@@ -7,8 +7,8 @@ import itertools
 import random
 from typing import TYPE_CHECKING
 
-from jaxspec.cli import options, parse, values
 from jaxspec.cli.bench import loads
+from jaxspec.cli.shared import options, parse, values
 
 if TYPE_CHECKING:
     from jaxspec.core.params import Params

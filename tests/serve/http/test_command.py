@@ -10,7 +10,8 @@ import pytest
 
 import jaxspec
 from jaxspec.cli import main as cli
-from jaxspec.cli import options, serve
+from jaxspec.cli import serve
+from jaxspec.cli.shared import options
 
 pytest.importorskip("fastapi")
 

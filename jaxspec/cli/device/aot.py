@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from jaxspec.cli import options, values
+from jaxspec.cli.shared import options, values
 from jaxspec.policies.registry import AUTOMATIC
 
 FAILED = 1

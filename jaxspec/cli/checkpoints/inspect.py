@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from jaxspec.cli import options
+from jaxspec.cli.shared import options
 
 
 def add_command(commands: options.Commands) -> None:

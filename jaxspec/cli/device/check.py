@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from jaxspec.cli import options, values
+from jaxspec.cli.shared import options, values
 
 WRONG = 1
 

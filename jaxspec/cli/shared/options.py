@@ -1,4 +1,4 @@
-"""Command line options that several commands share; `jaxspec.cli.values` reads them."""
+"""Command line options that several commands share; `jaxspec.cli.shared.values` reads them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from jaxspec.cli import parse
+from jaxspec.cli.shared import parse
 from jaxspec.policies.registry import AUTOMATIC, policy_forms
 
 # argparse has no public name for what `add_subparsers` returns.

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from jaxspec.cli import options
+from jaxspec.cli.shared import options
 from jaxspec.zoo.convert import convert, is_hub_id, list_layouts, read_verifier
 
 

@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from jaxspec.cli import options, parse, values
+from jaxspec.cli.shared import options, parse, values
 
 WARNED = 1
 

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxspec.cli import options, parse, values
+from jaxspec.cli.shared import options, parse, values
 
 if TYPE_CHECKING:
     from jaxspec.core.config import TargetConfig

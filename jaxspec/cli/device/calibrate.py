@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from jaxspec.cli import options, parse
+from jaxspec.cli.shared import options, parse
 from jaxspec.costs.roofline import DEVICES
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Commands about devices: what runs on them, and how fast."""
