@@ -63,7 +63,7 @@ lint: $(VENV)/.installed-dev
 
 # Figures of the project's own structure, with their limits.
 house: $(VENV)/.installed-dev
-	$(BIN)/python tests/helpers/house.py
+	PYTHONPATH=.:tests/helpers $(BIN)/python -m house
 
 $(BIN)/python:
 	@$(PYTHON) -c "import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))" || \
