@@ -13,6 +13,7 @@ from jaxspec.core.params import Spec
 from jaxspec.core.sampling.settings import SamplingSpec
 from jaxspec.drafters.base import Drafter
 from jaxspec.drafters.prompt_lookup.mixture import mix_lookup
+from jaxspec.drafters.record import DrafterRecord
 from jaxspec.drafters.registry import make_drafter, record_of
 from jaxspec.policies.protocol import Functions, PolicyConfig, RoundShape
 from jaxspec.round.sizes import powers_of_two
@@ -118,8 +119,8 @@ def make_plan(spec: Spec, config: DecodeConfig) -> Plan:
     if config.depth is not None:
         drafter_config = record.resize(drafter_config, config.depth)
     drafter = _make_drafter(config, drafter_config)
-    builder = choose_builder(spec, config)
-    growth = _bind(builder, config, drafter_config, drafter)
+    builder = config.builder or parse_builder(record.default_builder)
+    growth = _bind(builder, config, record, drafter_config, drafter)
     if config.acceptance == "rejection":
         _check_rejection(config, builder, growth)
     if config.policy is not None:
@@ -154,12 +155,6 @@ def _make_drafter(config: DecodeConfig, drafter_config: Any) -> Drafter:
     return mix_lookup(drafter) if config.lookup else drafter
 
 
-def choose_builder(spec: Spec, config: DecodeConfig) -> Builder:
-    """Return the builder of a call that drafts: the given one, or the drafter's default."""
-    own = record_of(spec.drafter(config.drafter)).default_builder
-    return parse_builder(own) if config.builder is None else config.builder
-
-
 def drafter_forwards(plan: Plan, config: DecodeConfig, spec: Spec) -> int:
     """Count the drafter's forward passes in a round, at most.
 
@@ -176,9 +171,15 @@ def drafter_forwards(plan: Plan, config: DecodeConfig, spec: Spec) -> int:
     return 1 if record.one_forward else 1 + plan.steps
 
 
-def _bind(builder: Builder, config: DecodeConfig, drafter_config: Any, drafter: Drafter) -> Growth:
+def _bind(
+    builder: Builder,
+    config: DecodeConfig,
+    record: DrafterRecord,
+    drafter_config: Any,
+    drafter: Drafter,
+) -> Growth:
     """Bind the builder to what the drafter proposes."""
-    record, in_steps = record_of(drafter_config), drafter.expand is not None
+    in_steps = drafter.expand is not None
     depth = config.depth or drafter.depth
     if not in_steps and depth > drafter.depth:
         raise ValueError(
