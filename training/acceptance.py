@@ -14,6 +14,7 @@ from jaxspec.call.options import group_options
 from jaxspec.core.params import Params
 from jaxspec.io.text.prompt_files import LabelledPrompt, read_prompts
 from jaxspec.io.text.tokenizer import load_tokenizer
+from jaxspec.tuner.tuner import process_tuner
 
 
 @dataclasses.dataclass
@@ -60,6 +61,7 @@ def count_rounds(
             bundle,
             [p.content for p in prompts if p.domain == domain],
             drafter=name,
+            tuner=process_tuner(),
             **group_options(**options),
         )
         found[domain] = [(out.stats.emitted - 1, out.stats.rounds) for out in outputs]

@@ -93,11 +93,11 @@ class Chat:
 
     def _prepare(self, asked: list[dict[str, str]]) -> tuple[Session, Hooks] | None:
         from jaxspec.call.session import prepare
-        from jaxspec.tuner.tuner import tune
+        from jaxspec.tuner.tuner import process_tuner, tune
 
         try:
             session = prepare(self.params, self._shorten(asked), **self.given)
-            return tune(session)
+            return tune(session, process_tuner())
         except ValueError as error:
             print(f"error: {error}")
             return None
