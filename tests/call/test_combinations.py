@@ -223,9 +223,8 @@ def test_every_kind_of_drafter_is_listed():
 
 
 def plan_of(method, builder, **options):
-    config, _ = resolve_config(
-        SPEC, drafter=method, **group_options(builder=builder, budget=BUDGET, **options), **options
-    )
+    speculation = jaxspec.Speculation(**{"builder": builder, "budget": BUDGET} | options)
+    config, _ = resolve_config(SPEC, drafter=method, speculation=speculation)
     return make_plan(SPEC, config), config
 
 
