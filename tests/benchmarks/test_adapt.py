@@ -370,7 +370,7 @@ def test_adapt_shows_every_query(tmp_path, capsys):
     prompts.write_text("".join(json.dumps({"prompt": t, "domain": "x"}) + "\n" for t in texts))
     out, plot = tmp_path / "out.json", tmp_path / "out.png"
     options = ["--drafter", "jetspec", "--decider", "always-head", "--head-room", "4"]
-    options += ["--max-new-tokens", "24", "--json", str(out), "--plot", str(plot)]
+    options += ["--budget", "16", "--max-new-tokens", "24", "--json", str(out), "--plot", str(plot)]
     assert cli.main(["adapt", "--prompts", str(prompts), *options]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "head update published" in lines[1] and "tokens per round" in lines[-1]

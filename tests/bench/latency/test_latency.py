@@ -103,10 +103,11 @@ def test_every_figure_is_measured_and_shown(capsys, tmp_path):
     }
     for one in records.values():
         assert (
-            0 < one["quartiles"][0] <= one["ms"] <= one["quartiles"][1]
-            and one["kernels"] > 0
-            and len(one["samples"]) == 2
+            0 < one["quartiles"][0] <= one["ms"] <= one["quartiles"][1] and len(one["samples"]) == 2
         )
+        # A single row is where it belongs: nothing is left of its loop.
+        in_place = (one["width"], one["piece"]) == (1, "commit")
+        assert in_place or one["kernels"] > 0
         assert (one["floor_ms"] is None) == (one["piece"] == "tree")
     forced, verify = records[4, "forced"], records[4, "verify"]
     assert forced["tokens_per_round"] == 2 and forced["tokens_per_second"] == pytest.approx(
