@@ -9,8 +9,9 @@ import tomllib
 import zipfile
 from pathlib import Path
 
-import house
 import pytest
+from house.modules import list_modules, parse
+from house.weight import build_wheel
 
 import jaxspec
 from jaxspec.cli.main import main
@@ -132,8 +133,8 @@ def test_version(capsys):
 def list_imported() -> set[str]:
     """The names of packages outside the project that its modules import."""
     wings = ("jaxspec", "pallas_kernels", "training", "benchmarks")
-    paths = [path for wing in wings for path in house.list_modules(ROOT / wing)]
-    nodes = [node for path in paths for node in ast.walk(house.parse(path))]
+    paths = [path for wing in wings for path in list_modules(ROOT / wing)]
+    nodes = [node for path in paths for node in ast.walk(parse(path))]
     found = {name.name for node in nodes if isinstance(node, ast.Import) for name in node.names}
     found |= {n.module for n in nodes if isinstance(n, ast.ImportFrom) and not n.level}
     tops = {name.partition(".")[0] for name in found}
@@ -252,7 +253,7 @@ def test_packaged_models_may_lie_where_python_does_not_look(monkeypatch, tmp_pat
 
 @pytest.mark.slow
 def test_the_wheel(tmp_path):
-    wheel = house.build_wheel(tmp_path)
+    wheel = build_wheel(tmp_path)
     if isinstance(wheel, str):
         pytest.skip(wheel)
     with zipfile.ZipFile(wheel) as archive:
