@@ -1,4 +1,4 @@
-"""Measure a drafter's acceptance during training: decode held-out prompts with the engine."""
+"""Measure a drafter's acceptance during training: decode held-out prompts."""
 
 from __future__ import annotations
 

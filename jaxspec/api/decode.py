@@ -48,7 +48,7 @@ def decode(
         one list give independent samples.
       stop: strings or token ids that end the text, in addition to the model's EOS tokens.
       drafter: the name of a loaded drafter, or `ar` for autoregressive decoding (None: the first
-        drafter, or with the policy `auto` the one that was fastest so far).
+        drafter, or in float32, with the policy `auto`, the one that was fastest so far).
       budget: rows that a round verifies, the root included (None: that of `speculation`).
       sampling: filters, penalties and when a text may end, see `jaxspec.Sampling`.
       speculation: how trees are grown, verified and sized, see `jaxspec.Speculation`.

@@ -2,7 +2,7 @@
 
 A `Builder` is a frozen dataclass that holds only its own options, so it is hashable and can be a
 static argument of a jitted function. `bind` combines it with the sizes of the drafter's proposals
-and returns a `Growth`: static sizes and three pure functions written for ONE tree, which the engine
+and returns a `Growth`: static sizes and three pure functions written for ONE tree, which the loop
 vmaps. Trees from one proposal and trees that grow while the drafter runs take the same path:
 
     grown, nodes = growth.init(candidates of the root, depth_limit)

@@ -44,7 +44,7 @@ class Tuner(Hooks):
         """Make one that has learned nothing.
 
         Args:
-          folder: of its tables (None: that of all processes, in the user's cache).
+          folder: where its tables are kept (None: the user's cache folder, for all processes).
           frozen: never time, write or learn. Where a table is missing, every round drafts, and
             verifies as many rows as suit the device.
         """

@@ -296,11 +296,11 @@ def test_a_client_chooses_by_name(engine, mini):
     body = {"prompt": list(PROMPT), "max_tokens": 20, "temperature": 0, "ignore_eos": True}
     tokenizer = load_tokenizer(mini.spec.tokenizer)
     with http_server.running(engine, tokenizer, model="mini", visit_timeout=300) as server:
-        answers = [server.post(method=name, **body).json() for name in (*NAMES, "ar")]
-        refused = server.post(method="eagle3", **body)
+        answers = [server.post(drafter=name, **body).json() for name in (*NAMES, "ar")]
+        refused = server.post(drafter="eagle3", **body)
     assert isinstance(refused, httpx.Response) and refused.status_code == 400
     error = json.loads(refused.text)["error"]
-    assert error["param"] == "method" and "give 'dflash', 'medusa' or 'ar'" in error["message"]
+    assert error["param"] == "drafter" and "give 'dflash', 'medusa' or 'ar'" in error["message"]
     assert len({answer["choices"][0]["text"] for answer in answers}) == 1
     counts = [answer["metrics"]["speculative_decoding"] for answer in answers]
     rounds = [one["num_rounds"] for one in counts]

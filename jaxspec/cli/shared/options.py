@@ -74,8 +74,7 @@ def add_drafter(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="[NAME=]SOURCE",
         help="name of a drafter that ships with the model, hub id or directory; ar decodes without "
-        "one. Repeatable: NAME, or NAME=SOURCE (default: all that ship with the model, of which the "
-        "fastest so far decodes)",
+        "one. Repeatable; NAME=SOURCE gives it another name (default: all that ship with the model)",
     )
 
 

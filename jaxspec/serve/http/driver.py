@@ -30,7 +30,6 @@ _NAMES = {
     "tokens": "prompt",
     "max_new_tokens": "max_tokens",
     "stop": "stop_token_ids",
-    "drafter": "method",
 }
 
 

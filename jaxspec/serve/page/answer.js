@@ -110,10 +110,10 @@ export class Answer {
 
   // Says how many rounds had no draft: the server may find plain ones faster.
   describeRest() {
-    const count = this.rounds.length, { method } = this.request.body;
+    const count = this.rounds.length, { drafter } = this.request.body;
     const drafted = this.rounds.filter((round) => round.text.length > 1).length;
     if (drafted === count) return "";
     if (drafted) return `${drafted} of ${count} rounds drafted`;
-    return method === "ar" ? "without a drafter" : "the server chose plain rounds";
+    return drafter === "ar" ? "without a drafter" : "the server chose plain rounds";
   }
 }

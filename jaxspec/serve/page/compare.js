@@ -22,10 +22,10 @@ export async function compare(answer, signal) {
 }
 
 function makeBody(answer, { name }) {
-  const { trace, method, ...body } = answer.request.body;
+  const { trace, drafter, ...body } = answer.request.body;
   // Of an answer that was stopped, only what there is of it.
   if (answer.finish === "stopped") body.max_tokens = answer.watch.tokens;
-  return name === "plain" ? { ...body, method: "ar" } : body;
+  return name === "plain" ? { ...body, drafter: "ar" } : body;
 }
 
 function take(event, run) {

@@ -26,7 +26,7 @@ function makeRequest(prompt) {
     max_tokens: Number(find("tokens").value),
     // Always one, so that a comparison samples the same text.
     seed: seed === "" ? crypto.getRandomValues(new Uint32Array(1))[0] : Number(seed),
-    ...(find("plain").checked ? { method: "ar" } : {}),
+    ...(find("plain").checked ? { drafter: "ar" } : {}),
   };
   return { path: hasTemplate ? "v1/chat/completions" : "v1/completions", body };
 }

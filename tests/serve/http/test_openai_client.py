@@ -191,7 +191,7 @@ def test_settings_reach_the_engine(client, server):
             "ignore_eos": True,
             "min_tokens": 3,
             "stop_token_ids": [9],
-            "method": "ar",
+            "drafter": "ar",
         },
     )
     assert server.engine.seen[-1] == ServeRequest(

@@ -144,7 +144,7 @@ def test_comparison_with_plain_decoding(page, server, way):
     assert abs(ratio - fast / slow) < 0.05 and verdict.endswith("The texts are equal.")
     first, drafted, plain = server.engine.seen
     assert first.trace and not drafted.trace and not plain.trace
-    assert (first.method, drafted.method, plain.method) == (None, None, "ar")
+    assert (first.drafter, drafted.drafter, plain.drafter) == (None, None, "ar")
     assert first.seed == drafted.seed == plain.seed and first.tokens == plain.tokens
 
 

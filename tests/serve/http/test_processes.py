@@ -81,7 +81,7 @@ def test_texts_are_those_of_one_process_and_a_signal_ends_all(saved, serving):
         cancelled.result()
     assert 'request_success_total{finished_reason="abort"} 1.0' in http.get("/metrics").text
     for (prompt, settings), tokens in zip(REQUESTS, found, strict=True):
-        options = settings | {"max_new_tokens": 14, "ignore_eos": True, "method": "ar"}
+        options = settings | {"max_new_tokens": 14, "ignore_eos": True, "drafter": "ar"}
         assert tokens == jaxspec.decode(saved[0], prompt, **group_options(**options)).tokens
     for process in processes:
         process.send_signal(signal.SIGTERM)

@@ -447,7 +447,7 @@ def real(tmp_path_factory):
         (CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": "\ude00"}]}]}),
         (CHAT, {"messages": HI, "chat_template_kwargs": {"x": "\ud83d", "\ude00": 1}}),
         ("/v1/completions", {"prompt": "hi \ud83d there", "stop": "\ud83d x", "user": "\ud83d"}),
-        ("/v1/completions", {"prompt": ["a", "\ude00\ud83d"], "method": "\ud83d"}),
+        ("/v1/completions", {"prompt": ["a", "\ude00\ud83d"], "drafter": "\ud83d"}),
     ],
 )
 def test_half_surrogate_pairs_are_replaced(real, path, body):

@@ -151,7 +151,7 @@ def test_nothing_compiles_for_requests(client, server):
     for options in ({"temperature": 0}, SAMPLED, {"presence_penalty": 1, "extra_body": filters}):
         for prompt in PROMPTS:
             ask(client, prompt, max_tokens=9, **options)
-    ask(client, PROMPTS[0] * 30, extra_body={"trace": True, "method": "ar"}, stop="zz")
+    ask(client, PROMPTS[0] * 30, extra_body={"trace": True, "drafter": "ar"}, stop="zz")
     assert compiled() == before
 
 

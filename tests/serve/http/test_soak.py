@@ -75,7 +75,7 @@ class Mini:
     def draw(self, pick: random.Random) -> tuple[dict, str]:
         """Draw a request, and say which text answers it."""
         asked, text = pick.choice(self.asked)
-        return asked | ({"method": "ar"} if pick.random() < 0.2 else {}), text
+        return asked | ({"drafter": "ar"} if pick.random() < 0.2 else {}), text
 
     def ended(self) -> bool:
         counters = self.engine.counters()

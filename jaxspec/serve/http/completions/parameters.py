@@ -85,7 +85,7 @@ class Parameters(Closed):
       prompt_logprobs: give the log-probability of each token of the prompt, and of so many others at
         its place, as in vLLM.
       return_token_ids: give the ids of the new tokens beside their text.
-      method: drafter of this request, one of the server's; `ar` decodes without one. The text is the
+      drafter: of this request, one of the server's; `ar` decodes without one. The text is the
         same.
       trace: say which tokens a drafter proposed, and show the draft trees.
     """
@@ -115,7 +115,7 @@ class Parameters(Closed):
     ignore_eos: bool = False
     min_tokens: Annotated[int, Field(ge=0)] = 0
     return_token_ids: bool = False
-    method: str | None = None
+    drafter: str | None = None
     trace: bool = False
 
     @model_validator(mode="before")

@@ -224,7 +224,7 @@ class Translator:
             stop=(*given.stop, *given.stop_token_ids),
             ignore_eos=given.ignore_eos,
             min_tokens=given.min_tokens,
-            drafter=given.method,
+            drafter=given.drafter,
             deadline=self._deadline,
             trace=given.trace,
             logit_bias=tuple((int(id), bias) for id, bias in given.logit_bias.items()),
