@@ -30,6 +30,8 @@ INDEX = "model.safetensors.index.json"
 # Not weights, but the tables of a draft vocabulary, which exporters store in any integer type.
 _TABLES = ("I64", "I32", "BOOL")
 _INTEGERS = ("I16", "I8", "U8", "U16", "U32", "U64")
+# What numpy can hold; codes are bytes.
+_READ = (*FLOAT_DTYPES, *_TABLES, *_INTEGERS)
 _MAPS = ("d2t", "t2d", "draft_id_to_target_id")
 
 
@@ -91,7 +93,9 @@ class WeightFiles(Tensors):
 
     def _read(self, name: str) -> np.ndarray:
         """Read a tensor of the file, and restore it if it is coded."""
-        file = self._stored[name]
+        file, found = self._stored[name], self._slice(name).get_dtype()
+        if found not in (("U8",) if name in self._coded else _READ):
+            raise _damaged(self.directory / file, f"{name} is stored as {found}")
         stored = self._files[file].get_tensor(name)
         if name not in self._coded:
             return stored
