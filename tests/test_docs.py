@@ -45,7 +45,7 @@ def with_python(page: Path) -> bool:
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """A folder to run in, where the paths of a clone are found."""
-    for name in ("jaxspec", "benchmarks", "tests", "training", "notebooks"):
+    for name in ("jaxspec", "pallas_kernels", "benchmarks", "tests", "training", "notebooks"):
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -90,7 +90,7 @@ def _add_address(parser: argparse.ArgumentParser) -> None:
         "--metrics-prefix",
         type=_parse_prefix,
         default="jaxspec",
-        help=f"of all metrics, or vllm {options.DEFAULT}",
+        help=f"what names of metrics begin with, such as vllm {options.DEFAULT}",
     )
 
 
@@ -102,7 +102,11 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 
     add("--request-timeout", None, "longest request (default: no limit)")
     add("--send-timeout", 30.0, f"drop clients that read nothing for so long {options.DEFAULT}")
-    add("--visit-timeout", 300.0, f"a device that works longer at once is dead {options.DEFAULT}")
+    add(
+        "--visit-timeout",
+        300.0,
+        f"give the engine up if it spends longer in the device {options.DEFAULT}",
+    )
     add("--drain-timeout", 30.0, f"let streams go on after SIGTERM {options.DEFAULT}")
 
 

@@ -24,14 +24,14 @@ def add_command(commands: options.Commands) -> None:
         "jaxspec bench endpoint --url http://127.0.0.1:8000/v1 --rate 4 --requests 200",
     )
     add, default = parser.add_argument, options.DEFAULT
-    add("--url", default="http://127.0.0.1:8000/v1", help=f"of the endpoint {default}")
+    add("--url", default="http://127.0.0.1:8000/v1", help=f"address of the endpoint {default}")
     add("--model", help="name of the model, for endpoints that ask for one")
     add("--api-key", help=f"key of the endpoint (default: ${options.KEY_VARIABLE})")
     add(
         "--prompts", type=parse.parse_file, help=f"{options.PROMPT_FILE} (default: three questions)"
     )
     add("--chat", action="store_true", help="send prompts as chat messages, not as texts")
-    add("--max-tokens", type=int, default=128, help=f"of an answer {default}")
+    add("--max-tokens", type=int, default=128, help=f"longest answer {default}")
     add("--ignore-eos", action="store_true", help="make all answers as long as --max-tokens")
     loads.add_loads(parser, requests=100)
     options.add_json_file(parser)
