@@ -52,6 +52,10 @@ def short(tmp_path_factory):
     return [str(folder)]
 
 
+def test_bench_measures_a_model_with_any_drafter_by_default():
+    assert set(cli.parse(["bench"]).methods.split(",")) <= {"ar", "default", "all"}
+
+
 def test_generate_streams_and_json_agree(capsys, short):
     status, streamed, _ = run(capsys, "generate", *short, *IDS, *SHORT)
     assert status == 0
@@ -237,7 +241,7 @@ def test_demo(capsys):
                 "--against",
                 "jetspec-bush",
             ],
-            "nothing to compare with: 'jetspec-bush' is none of the methods ar, dflash-chain",
+            "nothing to compare with: 'jetspec-bush' is none of the methods ar, default",
         ),
         (["adapt", "--prompts", "/"], "/: Is a directory"),
         (

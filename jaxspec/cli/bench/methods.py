@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 COMMANDS = (latency, peers, endpoint, serve, report)
 METHODS = (
-    "comma-separated methods: ar for autoregressive decoding, all for every drafter with the "
-    "builders that suit it, or <drafter>-<builder>[+score][@budget][/setting...][/policy]. "
+    "comma-separated methods: ar for autoregressive decoding, default for what decode chooses by "
+    "itself, all for every drafter with the builders that suit it, or "
+    "<drafter>-<builder>[+score][@budget][/setting...][/policy]. "
     "Builders: chain, best_first, expand, beam, static, dynamic, lattice, rank_guided. "
     "Scores: entropy, hybrid0.1. Settings: d6 (depth), b8 (block size), or one of the builder's, "
     "such as w4 (width) or fanout=top2gap. Policies: best, bastion-paper, bastion-code. "
@@ -40,11 +41,7 @@ def add_command(commands: options.Commands) -> None:
     add, default = parser.add_argument, options.DEFAULT
     options.add_model(parser)
     options.add_devices(parser)
-    add(
-        "--methods",
-        default="ar,dflash-chain,dflash-best_first,jetspec-expand",
-        help=f"{METHODS} {default}",
-    )
+    add("--methods", default="ar,default", help=f"{METHODS} {default}")
     add(
         "--prompts",
         type=parse.parse_file,
