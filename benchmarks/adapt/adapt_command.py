@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> tuple[Any, str]:
     report = measure_adapt(
         params,
         prompts,
-        method=values.choose_drafter(arguments),
+        drafter=values.choose_drafter(arguments),
         stream=arguments.stream,
         arms=arguments.arms or ARMS,
         queries=arguments.queries,
@@ -130,7 +130,7 @@ def _run_costs(arguments: argparse.Namespace) -> tuple[Any, str]:
     report = measure(
         params,
         prompts,
-        method=values.choose_drafter(arguments),
+        drafter=values.choose_drafter(arguments),
         repeats=arguments.evidence if evidence else arguments.updates,
         options=sizes,
         decode=_collect_options(arguments),

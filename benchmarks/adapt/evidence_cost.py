@@ -21,7 +21,7 @@ def measure_evidence(
     params: Params,
     prompts: Sequence[LabelledPrompt],
     *,
-    method: str | None = None,
+    drafter: str | None = None,
     repeats: int = 7,
     options: AdaptOptions | None = None,
     decode: dict[str, Any] | None = None,
@@ -30,7 +30,7 @@ def measure_evidence(
     """Decode every prompt `repeats` times each way, in an order that changes every time.
 
     Args:
-      method: the drafter; None: the default one.
+      drafter: its name; None: the default one.
       decode: keyword arguments of `jaxspec.decode`.
 
     Returns:
@@ -44,7 +44,7 @@ def measure_evidence(
     if repeats < 1 or not prompts:
         raise ValueError(f"{len(prompts)} prompts, {repeats} times: give at least one of both")
     given = {"policy": None, "budget": 16} | (decode or {})
-    session = AdaptiveSession(params, make_never(learns=True), drafter=method, options=options)
+    session = AdaptiveSession(params, make_never(learns=True), drafter=drafter, options=options)
     rows = []
     for number, prompt in enumerate(prompts, 1):
         progress(f"prompt {number} of {len(prompts)}")
@@ -65,7 +65,7 @@ def measure_evidence(
         medians = {name: float(np.median(seconds)) for name, seconds in times.items()}
         rows.append({"domain": prompt.domain, **medians, "equal": len(tokens) == 1})
     session.close()
-    return {"method": session.drafter, "repeats": repeats, "decode": given, "prompts": rows}
+    return {"drafter": session.drafter, "repeats": repeats, "decode": given, "prompts": rows}
 
 
 def render_evidence(report: Record) -> str:

@@ -31,7 +31,7 @@ def measure_adapt(
     params: Params,
     prompts: Sequence[LabelledPrompt],
     *,
-    method: str | None = None,
+    drafter: str | None = None,
     stream: str = "blocks",
     arms: Sequence[str] = ARMS,
     queries: int = 200,
@@ -46,7 +46,7 @@ def measure_adapt(
     """Serve a stream with every arm.
 
     Args:
-      method: the drafter; None: the default one.
+      drafter: its name; None: the default one.
       stream, queries: see `make_stream`.
       seeds: number of streams.
       probes: prompts of the first block that are decoded again at the end, to see what was
@@ -71,24 +71,24 @@ def measure_adapt(
     options, given = options or AdaptOptions(), {"policy": None, "budget": 16} | (decode or {})
     # Before anything compiles, since they may be refused.
     streams = [make_stream(stream, prompts, queries, seed) for seed in range(seeds)]
-    method = method or params.spec.default_drafter
-    settings = {"stream": stream, "queries": queries, "decode": given, "method": method}
+    drafter = drafter or params.spec.default_drafter
+    settings = {"stream": stream, "queries": queries, "decode": given, "drafter": drafter}
     made_of = {
         "probes": probes,
         "options": dataclasses.asdict(options),
         "prompts": digest_prompts(prompts),
-        "weights": identify_weights(params, method),
+        "weights": identify_weights(params, drafter),
         "prices": None if prices is None else str(prices),
     }
     kept = KeptRuns(keep, settings | made_of)
     if any(kept.find(arm, seed) is None for arm in arms for seed in range(seeds)):
         contents = [item.content for items in streams for item in items]
-        sizes = one_of_each_size(params, contents, method, given)
+        sizes = one_of_each_size(params, contents, drafter, given)
         for anchored in sorted({decider.anchored for decider in deciders}):
-            _warm_up(params, sizes, anchored, method, options, given)
+            _warm_up(params, sizes, anchored, drafter, options, given)
 
     def start(arm: str, seed: int) -> AdaptiveSession:
-        kwargs = {"drafter": method, "options": options, "seed": seed, "prices": prices}
+        kwargs = {"drafter": drafter, "options": options, "seed": seed, "prices": prices}
         return AdaptiveSession(params, arm, **kwargs)
 
     runs = []
@@ -159,12 +159,12 @@ def _probe(session: AdaptiveSession, items: Sequence[Item], given: dict[str, Any
 
 
 def one_of_each_size(
-    params: Params, contents: Sequence[Any], method: str, given: dict[str, Any]
+    params: Params, contents: Sequence[Any], drafter: str, given: dict[str, Any]
 ) -> list[Any]:
     """Return one prompt for each capacity of caches that the prompts need."""
     found: dict[int, Any] = {}
     for content in contents:
-        session, _ = tune(prepare(params, content, drafter=method, **group_options(**given)))
+        session, _ = tune(prepare(params, content, drafter=drafter, **group_options(**given)))
         found.setdefault(session.capacity, content)
     return list(found.values())
 
@@ -173,7 +173,7 @@ def _warm_up(
     params: Params,
     prompts: Sequence[Any],
     anchored: bool,
-    method: str | None,
+    drafter: str | None,
     options: AdaptOptions,
     given: dict[str, Any],
 ) -> None:
@@ -192,7 +192,7 @@ def _warm_up(
         rejected_only=True,
         steps=1,
     )
-    session = AdaptiveSession(params, decider, drafter=method, options=options)
+    session = AdaptiveSession(params, decider, drafter=drafter, options=options)
     for _ in ACTIONS:
         session.decode(prompts[0], **group_options(**given))
     for prompt in prompts:

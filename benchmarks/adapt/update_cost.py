@@ -28,7 +28,7 @@ def measure_updates(
     params: Params,
     prompts: Sequence[LabelledPrompt],
     *,
-    method: str | None = None,
+    drafter: str | None = None,
     repeats: int = 7,
     options: AdaptOptions | None = None,
     decode: dict[str, Any] | None = None,
@@ -37,7 +37,7 @@ def measure_updates(
     """Decode every prompt with evidence, then train on it and test, `repeats` times in turns.
 
     Args:
-      method: the drafter; None: the default one.
+      drafter: its name; None: the default one.
       decode: keyword arguments of `jaxspec.decode`.
 
     Returns:
@@ -52,7 +52,7 @@ def measure_updates(
         raise ValueError(f"{len(prompts)} prompts, {repeats} times: give at least one of both")
     given = {"policy": None, "budget": 16} | (decode or {})
     session, queries = (
-        AdaptiveSession(params, make_never(learns=True), drafter=method, options=options),
+        AdaptiveSession(params, make_never(learns=True), drafter=drafter, options=options),
         [],
     )
     for number, prompt in enumerate(prompts, 1):
@@ -68,7 +68,7 @@ def measure_updates(
     each = {action: rule.steps * parts[action]["seconds"] for action in ACTIONS}
     session.close()
     return {
-        "method": session.drafter,
+        "drafter": session.drafter,
         "repeats": repeats,
         "decode": given,
         "steps": rule.steps,

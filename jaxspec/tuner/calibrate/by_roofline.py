@@ -32,7 +32,7 @@ def measure_peaks(dtype: Any) -> PeakRates:
 
 def fit_table(
     params: Params,
-    method: str,
+    drafter: str,
     device: PeakRates,
     *,
     contexts: Sequence[int] | None = None,
@@ -49,14 +49,14 @@ def fit_table(
       ValueError: see `calibrate` and `fit_costs`.
     """
     check_dense(params.spec.target)
-    measured = calibrate(params, method, contexts=contexts, repeats=repeats, **options)
+    measured = calibrate(params, drafter, contexts=contexts, repeats=repeats, **options)
     found = fit_costs(params.spec.target, measured, device, _itemsize(params))
-    return found._replace(costs=keep_costs(params, method, found.costs, **options))
+    return found._replace(costs=keep_costs(params, drafter, found.costs, **options))
 
 
 def make_bare_table(
     params: Params,
-    method: str,
+    drafter: str,
     device: PeakRates,
     *,
     budget: int = 32,
@@ -70,11 +70,11 @@ def make_bare_table(
       budget, contexts, options: see `jaxspec.tuner.calibrate.by_rows.calibrate`; rounds of one sequence.
 
     Raises:
-      ValueError: the method does not draft, or see `roofline_costs`.
+      ValueError: `ar`, a budget of 1, or see `roofline_costs`.
     """
-    settings = {"drafter": method, "budget": budget, **options}
+    settings = {"drafter": drafter, "budget": budget, **options}
     if plan_rounds(params, settings).drafter is None:
-        raise ValueError(f"method {method!r} with a budget of {budget} drafts nothing")
+        raise ValueError(f"drafter {drafter!r} with a budget of {budget} drafts nothing")
     target = params.spec.target
     contexts = contexts or default_contexts(target.max_positions, sample_tokens(params, settings))
     costs = roofline_costs(
@@ -82,7 +82,7 @@ def make_bare_table(
     )
     about = {"verification": "roofline", "drafting": "not counted", **device._asdict()}
     costs = dataclasses.replace(costs, about=about)
-    return keep_costs(params, method, costs, budget=budget, **options)
+    return keep_costs(params, drafter, costs, budget=budget, **options)
 
 
 def _itemsize(params: Params) -> int:

@@ -44,7 +44,7 @@ def default_widths(budget: int) -> tuple[int, ...]:
 
 def calibrate(
     params: Params,
-    method: str,
+    drafter: str,
     *,
     budget: int = 32,
     widths: Sequence[int] | None = None,
@@ -56,7 +56,7 @@ def calibrate(
     """Measure median times of rounds, by rows verified and cached tokens.
 
     Args:
-      method: a drafter's name.
+      drafter: a drafter's name.
       budget: rows of the largest tree.
       widths: rows to compile verification for, including 1 and `budget` (None: powers of two).
       contexts: numbers of cached tokens (None: 64, 256, 1,024, … up to the model's positions).
@@ -75,10 +75,10 @@ def calibrate(
         )
     # Any positive times work: the size is fixed, so they decide nothing.
     policy = make_bastion(make_costs(widths, (0.0,), 1.0, [[1.0]] * len(widths)))
-    options = {"drafter": method, "budget": budget, "policy": policy, **options}
+    options = {"drafter": drafter, "budget": budget, "policy": policy, **options}
     if plan_rounds(params, options).policy is None:
         raise ValueError(
-            f"method {method!r} with a budget of {budget} drafts nothing: there is nothing to choose"
+            f"drafter {drafter!r} with a budget of {budget} drafts nothing: there is nothing to choose"
         )
     cases = [Case(options, policy.controls.replace(rows=jnp.int32(size))) for size in (-1, *widths)]
     contexts, seconds = time_rounds(params, cases, contexts, repeats=repeats, batch=batch)
@@ -87,12 +87,12 @@ def calibrate(
 
 
 def table_path(
-    params: Params, method: str, *, budget: int = 32, batch: int = 1, **options: Any
+    params: Params, drafter: str, *, budget: int = 32, batch: int = 1, **options: Any
 ) -> Path:
     """Return the path of the file with the costs of these rounds, see `jaxspec.tuner.store`."""
-    options["builder"] = str(_builder(params, method, options))
-    model = describe_model(params, method)
-    return Store().find(method, *model, budget, batch, sorted(options.items()))
+    options["builder"] = str(_builder(params, drafter, options))
+    model = describe_model(params, drafter)
+    return Store().find(drafter, *model, budget, batch, sorted(options.items()))
 
 
 def timed(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def timed(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in TIMED if options.get(name) is not None}
 
 
-def about(params: Params, method: str, options: Mapping[str, Any]) -> dict[str, str]:
+def about(params: Params, drafter: str, options: Mapping[str, Any]) -> dict[str, str]:
     """Describe what a policy is made for: target, drafter, builder and device. The description is
     saved with the policy, see `jaxspec.policies.store`.
 
@@ -111,15 +111,15 @@ def about(params: Params, method: str, options: Mapping[str, Any]) -> dict[str, 
     """
     return {
         "target": _target(params),
-        "drafter": method,
-        "builder": _builder(params, method, options).name,
+        "drafter": drafter,
+        "builder": _builder(params, drafter, options).name,
         "device": jax.devices()[0].device_kind,
     }
 
 
-def _builder(params: Params, method: str, options: Mapping[str, Any]) -> Builder:
+def _builder(params: Params, drafter: str, options: Mapping[str, Any]) -> Builder:
     """Return the builder that `options` name in any spelling, or the drafter's default."""
-    default = record_of(params.spec.drafter(method)).default_builder
+    default = record_of(params.spec.drafter(drafter)).default_builder
     return make_builder(options.get("builder") or default)
 
 
@@ -140,7 +140,7 @@ def _target(params: Params) -> str:
 
 def policy_for(
     params: Params,
-    method: str,
+    drafter: str,
     name: str,
     options: Mapping[str, Any],
     made_with: Mapping[str, Any] | None = None,
@@ -158,15 +158,15 @@ def policy_for(
     Raises:
       ValueError: there is no policy of this name.
     """
-    path = table_path(params, method, **timed(options))
+    path = table_path(params, drafter, **timed(options))
     kept = {ROW_COSTS: load_costs(path).fingerprint} if path.is_file() else {}
-    use = about(params, method, options) | kept | (made_with or {})
-    return make_named(name, lambda: measured(params, method, **timed(options)), use)
+    use = about(params, drafter, options) | kept | (made_with or {})
+    return make_named(name, lambda: measured(params, drafter, **timed(options)), use)
 
 
 def measured(
     params: Params,
-    method: str,
+    drafter: str,
     *,
     widths: Sequence[int] | None = None,
     contexts: Sequence[int] | None = None,
@@ -179,20 +179,20 @@ def measured(
     """
     sizes = {"widths": widths, "contexts": contexts, "repeats": repeats}
     sizes = {name: value for name, value in sizes.items() if value is not None}
-    path = table_path(params, method, **options)
+    path = table_path(params, drafter, **options)
     if path.is_file() and not sizes:
         return load_costs(path)
-    return keep_costs(params, method, calibrate(params, method, **sizes, **options), **options)
+    return keep_costs(params, drafter, calibrate(params, drafter, **sizes, **options), **options)
 
 
-def keep_costs(params: Params, method: str, costs: RoundCosts, **options: Any) -> RoundCosts:
+def keep_costs(params: Params, drafter: str, costs: RoundCosts, **options: Any) -> RoundCosts:
     """Keep costs at `table_path`, in place of others. Returns them with a full description.
 
     Args:
       options: as for `calibrate`, without those of the measurement.
     """
-    device = {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "method": method}
+    device = {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "drafter": drafter}
     described = {name: str(value) for name, value in (device | options).items()}
     costs = dataclasses.replace(costs, about=described | costs.about)
-    save_costs(costs, table_path(params, method, **options))
+    save_costs(costs, table_path(params, drafter, **options))
     return costs

@@ -27,7 +27,7 @@ STEP_COSTS = "round costs by steps"
 
 def calibrate_steps(
     params: Params,
-    method: str,
+    drafter: str,
     widths: Sequence[int],
     *,
     contexts: Sequence[int] | None = None,
@@ -37,7 +37,7 @@ def calibrate_steps(
     """Measure median times of rounds of one sequence, by draft steps, rows and cached tokens.
 
     Args:
-      method: a drafter's name.
+      drafter: a drafter's name.
       widths: rows to compile verification for, ascending; the last is the tree's budget.
       contexts: numbers of cached tokens (None: 64, 256, 1,024, … up to the model's positions).
       repeats: samples of each time.
@@ -48,7 +48,7 @@ def calibrate_steps(
       the largest relative error of the sum.
     """
     widths = tuple(sorted({1, *widths}))
-    fixed = {"drafter": method, "budget": widths[-1]} | options
+    fixed = {"drafter": drafter, "budget": widths[-1]} | options
     plan = plan_rounds(params, fixed)
     deepest = plan.steps
     policy = make_static(1 if plan.in_steps else None, widths[-1], widths=widths)
@@ -75,7 +75,7 @@ def calibrate_steps(
         np.transpose(rest),
         plain=seconds[:, 0],
         step=step,
-        about=about(params, method, options) | measured,
+        about=about(params, drafter, options) | measured,
     )
 
 
