@@ -141,7 +141,7 @@ class Engine:
     @property
     def missing(self) -> list[str]:
         """What the engine compiles at present, as words; requests run meanwhile."""
-        return [variant.describe() for variant in self._compiler.list_missing()]
+        return [one.describe(self.drafters) for one in self._compiler.list_missing()]
 
     @property
     def unsettled(self) -> bool:

@@ -116,6 +116,8 @@ def test_options_reach_the_function():
     [
         ("generate --promt hi", "unrecognized arguments: --promt: did you mean --prompt?"),
         ("generate --prompt hi --budgt=3", "did you mean --budget?"),
+        ("generate --prompt hi --method ar", "arguments: --method: did you mean --drafter?"),
+        ("doctor --method ar", "unrecognized arguments: --method\n"),
         ("genrate --prompt hi", "did you mean 'generate'? If not, choose one of generate, chat"),
         ("generate --prompt hi --dtype flaot32", "did you mean 'float32'?"),
         ("generate --prompt hi --zzz", "unrecognized arguments: --zzz\n"),

@@ -133,6 +133,22 @@ def test_what_rounds_take_while_programs_compile_teaches_no_costs(mini, visits, 
     assert live.drafted[0] < 1.0
 
 
+@pytest.mark.parametrize(
+    ("variant", "drafters", "words"),
+    [
+        (Variant("feed", 1), ["dflash", "medusa"], "prompts with dflash"),
+        (Variant("feed", 2), ["dflash", "medusa"], "prompts with medusa"),
+        (Variant("score", 0), ["dflash"], "log-probabilities of prompts without a drafter"),
+        (Variant("feed", 1), ["ar"], "prompts without a drafter"),
+        (Variant("visit", 1, 2), ["dflash", "medusa"], "rounds of 2 slots with dflash, medusa"),
+        (Variant("visit", 0, 1), ["dflash"], "rounds of 1 slot without a drafter"),
+        (Variant("clean"), ["dflash"], "clean a slot"),
+    ],
+)
+def test_programs_are_described_with_their_drafters(variant, drafters, words):
+    assert variant.describe(drafters) == words
+
+
 def test_requests_run_plain_before_the_rest_is_compiled(mini, expected, monkeypatch):
     engine = make_engine(mini, **SHAPE)
     device, compile = engine._device, engine._device.compile

@@ -8,6 +8,9 @@ from typing import Any
 
 from jaxspec.core.runtime.near_miss import choose_one, find_near_miss
 
+# Options by other words for them: vLLM calls a kind of drafter a method.
+_OTHER_WORDS = {"--method": "--drafter"}
+
 
 class Parser(argparse.ArgumentParser):
     """An `ArgumentParser` that tells the nearest option or choice of one that it doesn't have.
@@ -27,9 +30,17 @@ class Parser(argparse.ArgumentParser):
         return found, rest
 
     def _hint(self, rest: Sequence[str]) -> str:
-        options = [one for one in self._option_string_actions if one.startswith("--")]
-        near = (find_near_miss(one.partition("=")[0], options) for one in rest if one[:1] == "-")
+        near = (self._find_meant(one.partition("=")[0]) for one in rest if one[:1] == "-")
         return "".join(f": did you mean {name}?" for name in list(filter(None, near))[:1])
+
+    def _find_meant(self, given: str) -> str | None:
+        """Find the option that was probably meant. The dashes alone make no two options alike."""
+        options = {one[2:]: one for one in self._option_string_actions if one.startswith("--")}
+        other = _OTHER_WORDS.get(given)
+        if other in options.values():
+            return other
+        near = find_near_miss(given.lstrip("-"), options)
+        return None if near is None else options[near]
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         # The only place where argparse knows both what was given and what may be.

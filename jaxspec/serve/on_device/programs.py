@@ -8,6 +8,7 @@ its first call or by `Programs.compile` before it, which any thread may call.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -45,9 +46,15 @@ class Variant(NamedTuple):
     reader: int = 0
     part: int = 0
 
-    def describe(self) -> str:
-        """Say what it is, for a log."""
-        drafts = "with the drafter" if self.reader else "without the drafter"
+    def describe(self, drafters: Sequence[str]) -> str:
+        """Say what it is, for a log.
+
+        Args:
+          drafters: names of the engine's drafters, or `ar` alone.
+        """
+        names = drafters if self.name == "visit" else drafters[self.reader - 1 : self.reader]
+        reads = self.reader and "ar" not in names  # without drafters, `ar` is the first reader
+        drafts = f"with {', '.join(names)}" if reads else "without a drafter"
         slots = f"of {self.part} slot{'s' * (self.part > 1)} "
         return {
             "feed": f"prompts {drafts}",

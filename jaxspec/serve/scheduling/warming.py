@@ -129,7 +129,7 @@ def _compile(owner: weakref.ref[Compiler], variant: Variant) -> None:
         began = time.perf_counter()
         compiler._device.compile(variant)
         took = time.perf_counter() - began
-        log.info("compiled %s in %.1f s", variant.describe(), took)
+        log.info("compiled %s in %.1f s", variant.describe(compiler._device.drafters), took)
 
 
 def cover(slots: Sequence[int], parts: Sequence[int]) -> int:
