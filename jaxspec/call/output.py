@@ -59,12 +59,21 @@ class Stats:
 
 @dataclasses.dataclass(frozen=True)
 class DraftTree:
-    """Rows of one round's draft tree, root first: arrays [size]."""
+    """Rows of one round's draft tree, root first: arrays [size].
+
+    Attributes:
+      token, parent, depth, logprob: see `jaxspec.core.state.Tree`.
+      target_logprob: float32, the target's log-probability of each row's token given its parent, by
+        softmax(logits / T) of its raw logits: before penalties, top-k, top-p and min-p. T is the
+        sampling temperature, and 1 in greedy decoding. The root's is 0. None in traces of the
+        serving engine.
+    """
 
     token: np.ndarray
     parent: np.ndarray
     depth: np.ndarray
     logprob: np.ndarray
+    target_logprob: np.ndarray | None = None
 
 
 @dataclasses.dataclass(frozen=True)

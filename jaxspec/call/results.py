@@ -14,6 +14,7 @@ from jaxspec.call.text.stops import find_stop
 from jaxspec.call.text.streamed_text import StreamedText
 from jaxspec.core.state import Accepted, DecodeState, Tree
 from jaxspec.policies.protocol import Policy
+from jaxspec.round.verify import score_rows
 
 Traces = list[list[TracedRound]]  # by sequence
 
@@ -64,19 +65,28 @@ def read_sequence(
     return tokens[: found[0]], found[1], True
 
 
-def record_round(state: DecodeState, traces: Traces) -> None:
+def record_round(session: Session, state: DecodeState, traces: Traces) -> None:
     """Append the last round to the traces of the sequences that took part in it."""
-    tree, accepted = jax.device_get((state.tree, state.accepted))
+    round, temperature = (state.tree, state.accepted), session.request.sampling.temperature
+    scores = score_rows(session.params, state.cache, *round, temperature)
+    tree, accepted, scores = jax.device_get((*round, scores))
     for b, record in enumerate(traces):
         if accepted.count[b]:
-            record.append(read_round(tree, accepted, b))
+            record.append(read_round(tree, accepted, b, scores))
 
 
-def read_round(tree: Tree, accepted: Accepted, b: int) -> TracedRound:
-    """Make the trace of a round of sequence `b`, from what the host has read."""
+def read_round(
+    tree: Tree, accepted: Accepted, b: int, scores: np.ndarray | None = None
+) -> TracedRound:
+    """Make the trace of a round of sequence `b`, from what the host has read.
+
+    Args:
+      scores: float32 [B, N], see `jaxspec.round.verify.score_rows`; None: not known.
+    """
     size, count = int(tree.size[b]), int(accepted.count[b])
     rows = (tree.token, tree.parent, tree.depth, tree.logprob)
-    drawn = DraftTree(*(np.asarray(field[b, :size]) for field in rows))
+    known = None if scores is None else np.asarray(scores[b, :size])
+    drawn = DraftTree(*(np.asarray(field[b, :size]) for field in rows), target_logprob=known)
     path = tuple(map(int, accepted.path[b, :count]))
     return TracedRound(drawn, path, int(accepted.bonus[b]))
 

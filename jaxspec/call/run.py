@@ -115,7 +115,7 @@ def run_to_end(
             session, state = run_observed(session, state)
         else:
             state = run_rounds(session, state, 1, hooks)
-        record_round(state, batch.select(traces))
+        record_round(session, state, batch.select(traces))
     if batch.shrunk:
         # Costs of smaller batches are not those that the call's policy may learn.
         return Finished(batch.session, batch.join(state), traces, True)

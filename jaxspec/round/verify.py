@@ -8,15 +8,22 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from jaxspec.acceptance import accept_match, accept_rejection, accept_sequential
 from jaxspec.core.cache import gather_path
+from jaxspec.core.mesh import constrain
+from jaxspec.core.params import Params
 from jaxspec.core.sampling.sampling import draw
-from jaxspec.core.state import Accepted, DecodeState, Tree
+from jaxspec.core.sampling.settings import MIN_TEMPERATURE
+from jaxspec.core.state import Accepted, DecodeState, KVCache, Tree
 from jaxspec.core.tree import pad_rows, take_rows
 from jaxspec.round.adjust_logits import adjust_target
 from jaxspec.round.context import Drawn, Round, Verified
+from jaxspec.round.quick_jit import quick_jit
 from jaxspec.round.sizes import run_smallest
+from jaxspec.targets.sharding.forward import bind_target
+from jaxspec.targets.transformer import Transformer
 from pallas_kernels.device import current_device
 
 # Children of a node that acceptance `rejection` tries. Each try is compiled, and the prior of
@@ -133,6 +140,36 @@ def keep_path(passed: TargetPass, accepted: Accepted, with_hidden: bool = False)
     hidden = jnp.take_along_axis(passed.hidden, rows, axis=1) if with_hidden else None
     k, v = gather_path(passed.k, accepted.path), gather_path(passed.v, accepted.path)
     return Verified(accepted, k, v, features, hidden)
+
+
+@quick_jit(leave_out=True)
+def score_rows(
+    params: Params, cache: KVCache, tree: Tree, accepted: Accepted, temperature: jax.Array
+) -> jax.Array:
+    """Return the target's log-probability of each row's token given its parent, for traces.
+
+    The distribution is softmax(logits / T) of the target's raw logits, over the whole vocabulary:
+    before penalties, excluded end tokens, top-k, top-p and min-p. T is the sampling temperature, and
+    1 in greedy decoding. This is a program of its own, which runs the target over the tree once more,
+    so that a round's program is the same with a trace and without.
+
+    Args:
+      cache, tree, accepted: after the round; rows that it committed are masked.
+      temperature: float32 [] or [B].
+
+    Returns:
+      float32 [B, N]; 0 for the root, and meaningless for padding.
+    """
+    target, rows = bind_target(Transformer(params.spec.target), params.target), tree.token.shape[1]
+    cache, wide = cache.replace(length=cache.length - accepted.count), fit_rows(tree, rows)
+    out = target(wide.token, cache.length[:, None] + wide.depth, cache, wide.ancestors)
+    divisor = jnp.where(temperature < MIN_TEMPERATURE, 1.0, temperature)
+    logits = target(out.hidden, method="logits").astype(jnp.float32)
+    logits = logits / jnp.reshape(divisor, (-1, 1, 1))
+    above = jnp.maximum(tree.parent, 0)
+    total = jnp.take_along_axis(jax.nn.logsumexp(logits, axis=-1), above, axis=1)
+    own = logits[jnp.arange(len(above))[:, None], above, tree.token]
+    return constrain(jnp.where(tree.parent < 0, 0.0, own - total), PartitionSpec())
 
 
 def fit_rows(tree: Tree, width: int) -> Tree:

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from golden_data import SHIPPED
@@ -15,6 +16,7 @@ from slow_cases import slow_except
 import jaxspec
 from jaxspec.call.options import group_options
 from jaxspec.round import verify
+from jaxspec.targets.transformer import Transformer
 
 GOLDEN = SHIPPED
 PROMPTS = [[117, 142, 122, 64, 240, 19], [3], list(range(40, 75)), [9, 8, 7]]
@@ -165,6 +167,38 @@ def test_trace_describes_every_round(params):
     assert out.stats.rounds == len(out.rounds)
     assert out.stats.drafted == sum(len(r.tree.token) - 1 for r in out.rounds)
     assert out.stats.mean_acceptance_length == pytest.approx(39 / len(out.rounds))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_traces_hold_what_the_target_thinks_of_every_row(params, temperature):
+    """As a plain forward pass does over the text and the path to each row."""
+    options = dict(TREE, temperature=temperature)
+    if temperature:
+        options |= dict(top_k=2, presence_penalty=1.0)  # which leave these figures alone
+    outs = jaxspec.decode(
+        params, PROMPTS[:2], max_new_tokens=12, trace=True, **group_options(**options)
+    )
+    model = Transformer(params.spec.target)
+
+    @jax.jit
+    def score(text):
+        hidden = model.apply(params.target, text[None], jnp.arange(64)[None]).hidden[0]
+        logits = model.apply(params.target, hidden, method="logits").astype(jnp.float32)
+        return jax.nn.log_softmax(logits / (temperature or 1.0))
+
+    for prompt, out in zip(PROMPTS, outs, strict=False):
+        known = [*prompt, out.tokens[0]]
+        for traced in out.rounds[:3]:
+            tree, paths = traced.tree, {0: []}
+            assert tree.target_logprob[0] == 0
+            for row in range(1, len(tree.token)):
+                path = paths[int(tree.parent[row])]
+                text = np.zeros(64, np.int32)
+                text[: len(known) + len(path)] = [*known, *path]
+                expected = score(text)[len(known) + len(path) - 1, tree.token[row]]
+                assert tree.target_logprob[row] == pytest.approx(float(expected), abs=1e-3)
+                paths[row] = [*path, int(tree.token[row])]
+            known += [*tree.token[list(traced.path[1:])].tolist(), traced.bonus]
 
 
 def test_save_and_load_again(params, tmp_path):
