@@ -113,6 +113,7 @@ def test_distribution_name_and_extras():
         "cuda13",
         "train",
         "bench",
+        "data",
         "serve",
         "aot",
         "dev",

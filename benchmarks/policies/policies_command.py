@@ -34,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--prompts",
-        type=parse.parse_file,
+        type=parse.parse_prompts,
         help=f"{options.PROMPT_FILE}, that nothing was trained or tuned on "
         "(default: the prompts of `jaxspec demo`)",
     )

@@ -47,7 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.add_scramble(parser, "the drafter")
     add(
         "--prompts",
-        type=parse.parse_file,
+        type=parse.parse_prompts,
         help=f"{options.PROMPT_FILE}; only first turns are used "
         "(default: the prompts of `jaxspec demo`)",
     )

@@ -30,7 +30,7 @@ def add_command(commands: options.Commands) -> None:
     )
     add, default = parser.add_argument, options.DEFAULT
     options.add_model(parser)
-    add("--prompts", type=parse.parse_file, required=True, help=options.PROMPT_FILE)
+    add("--prompts", type=parse.parse_prompts, required=True, help=options.PROMPT_FILE)
     add(
         "--decider",
         default="bandit-paired",

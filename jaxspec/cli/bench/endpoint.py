@@ -28,7 +28,9 @@ def add_command(commands: options.Commands) -> None:
     add("--model", help="name of the model, for endpoints that ask for one")
     add("--api-key", help=f"key of the endpoint (default: ${options.KEY_VARIABLE})")
     add(
-        "--prompts", type=parse.parse_file, help=f"{options.PROMPT_FILE} (default: three questions)"
+        "--prompts",
+        type=parse.parse_prompts,
+        help=f"{options.PROMPT_FILE} (default: three questions)",
     )
     add("--chat", action="store_true", help="send prompts as chat messages, not as texts")
     add("--max-tokens", type=int, default=128, help=f"longest answer {default}")

@@ -44,8 +44,9 @@ def add_command(commands: options.Commands) -> None:
     add("--methods", default="ar,default", help=f"{METHODS} {default}")
     add(
         "--prompts",
-        type=parse.parse_file,
-        help="file of prompts, .jsonl or .jsonl.gz (required)",
+        type=parse.parse_prompts,
+        help="file of prompts, .jsonl, .json (gzipped or not) or .parquet, or a data set on the hub, "
+        "hub:OWNER/NAME[/CONFIG][:SPLIT] (required)",
     )
     add("--limit", type=int, default=30, help=f"prompts per domain {default}")
     options.add_repeats(parser, 3, "number of times that each method decodes each prompt")

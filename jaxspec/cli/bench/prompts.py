@@ -17,7 +17,7 @@ def add_prompts(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--prompts",
-        type=parse.parse_file,
+        type=parse.parse_prompts,
         help=f"{options.PROMPT_FILE} (default: those of `jaxspec demo`)",
     )
     add("--limit", type=int, help="prompts per domain (default: all)")

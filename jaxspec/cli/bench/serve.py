@@ -48,7 +48,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     add("--max-new-tokens", type=int, default=64, help=f"length of each text {default}")
     add(
         "--prompts",
-        type=parse.parse_file,
+        type=parse.parse_prompts,
         help=f"{options.PROMPT_FILE} (default: the prompts of `jaxspec demo`)",
     )
 

@@ -22,6 +22,22 @@ def parse_file(text: str) -> Path:
     return path
 
 
+def parse_prompts(text: str) -> Path | str:
+    """Read what --prompts names: a file, or `hub:` and the name of a data set.
+
+    Raises:
+      ImportError, OSError, ValueError: it cannot be read.
+    """
+    from jaxspec.io.text.record_sources import check_hub_name, is_hub_name
+
+    if not is_hub_name(text):
+        return parse_file(text)
+    try:
+        return check_hub_name(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def parse_integers(text: str) -> tuple[int, ...]:
     """Read whole numbers separated by commas, each once; 8k is 8192.
 

@@ -68,7 +68,7 @@ def read_conversation(
     Raises:
       UnknownRole, ValueError: as `read_messages`.
     """
-    key = next((key for key in MESSAGE_KEYS if key in record), None)
+    key = find_messages_key(record)
     if key is None:
         return None
     messages = read_messages(record[key], key, place, roles)
@@ -76,6 +76,11 @@ def read_conversation(
     if not isinstance(system, str) or messages[0]["role"] == "system":
         return messages
     return [{"role": "system", "content": system}, *messages]
+
+
+def find_messages_key(record: Mapping[str, Any]) -> str | None:
+    """Return the key of a record that holds its messages; None without any."""
+    return next((key for key in MESSAGE_KEYS if key in record), None)
 
 
 def is_empty(record: Mapping[str, Any]) -> bool:

@@ -1,24 +1,29 @@
-"""Read prompt files: JSON Lines or one JSON array, in the forms of public benchmarks.
+"""Read prompts from files or the Hugging Face hub, in the forms of public benchmarks.
 
-A file gives the same prompts every time.
+A source gives the same prompts every time.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxspec.io.text.json_records import read_objects
 from jaxspec.io.text.messages import (
-    MESSAGE_KEYS,
+    find_messages_key,
     read_conversation,
     read_instruction,
     split_turns,
 )
+from jaxspec.io.text.public_forms import (
+    DOMAIN_KEYS,
+    QUESTION_KEYS,
+    Question,
+    bad_text,
+    find_question,
+)
+from jaxspec.io.text.record_sources import name_source, read_records
 
 # What figures over the prompts of all domains are reported under.
 ALL_DOMAINS = "all"
@@ -68,50 +73,48 @@ class _Text(NamedTuple):
 def read_prompts(
     path: str | os.PathLike, tokenizer: Any, *, limit: int | None = None, chat: bool | None = False
 ) -> list[LabelledPrompt]:
-    """Read the prompts of a .jsonl or .json file, gzipped or not.
+    """Read the prompts of a source, see `jaxspec.io.text.record_sources.read_records`.
 
-    They are grouped by domain in order of appearance. A record holds one of these keys, the first
-    of them counts:
+    They are grouped by domain in order of appearance. A record holds one of these, the first of
+    them counts:
       `messages`, `conversations`, `conversation`, `dialog`: a conversation in the forms of
         `jaxspec.io.text.messages`. What precedes its first answer is the prompt, the user's other turns
         are its `later`.
+      a question of MATH-500, AIME, GSM8K, MMLU, LiveCodeBench, MBPP or LongBench, see
+        `jaxspec.io.text.public_forms`. Outside a chat, one of the first three is written as
+        `Question: …`, a line break and `Answer:`.
       `prompt`: the prompt (with `task_id`: HumanEval).
       `turns`: a conversation's user turns (Spec-Bench, MT-Bench). The first is the prompt, the
         others are its `later`.
-      `question`: the prompt (GSM8K). Outside a chat it is written as `Question: …`, a line break
-        and `Answer:`.
       `instruction`: the prompt, with what `input` adds (Alpaca).
       `text` with domain `math`: the prompt ends with the first `Answer:`.
       `text` otherwise: it is cut at the line start after every 2,048 characters, and the first 96
         tokens of each piece are a prompt.
-    The domain is the record's `domain` or `category`. Without them it is `humaneval` or `gsm8k` if
-    the record has the form of these sets, else the file's name.
+    The domain is the record's `domain`, `category`, `subject` or `dataset`. Without them it is the
+    benchmark's name if only one has records of this form, else the source's.
 
     Args:
-      path: the file.
+      path: a file, or the name of a data set on the hub.
       tokenizer: the model's; None reads only records that give the whole prompt.
       limit: prompts per domain, spread evenly over the file; a conversation counts as one. None
         takes all.
-      chat: pass whole prompts as a user's chat message. None does so for HumanEval, `turns` and
-        `question` if the model has a chat template.
+      chat: pass whole prompts as a user's chat message. None does so for benchmarks, `turns`,
+        `instruction` and conversations if the model has a chat template.
 
     Raises:
       FileNotFoundError: the file does not exist.
+      ImportError: the source needs the extra `data`.
       ValueError: a line is not JSON or holds none of these keys, the file has no prompts, or
         `limit` is below 1.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit}: give at least 1 prompt per domain")
-    path = Path(path)
     domains: dict[str, list[_Text]] = {}
-    for where, record in read_objects(path):
-        domain = str(
-            record.get("domain")
-            or record.get("category")
-            or _public_set(record)
-            or path.name.split(".")[0]
-        )
-        domains.setdefault(domain, []).extend(_texts(record, domain, where))
+    for where, record in read_records(path):
+        question = None if find_messages_key(record) else find_question(record, where)
+        named = next((record[key] for key in DOMAIN_KEYS if record.get(key)), None)
+        domain = str(named or _public_set(record, question) or name_source(path))
+        domains.setdefault(domain, []).extend(_texts(record, question, domain, where))
     if not domains:
         raise ValueError(f"{path} holds no prompts")
     return [
@@ -126,37 +129,36 @@ def uses_template(tokenizer: Any, chat: bool | None) -> bool:
     return bool(tokenizer is not None and tokenizer.has_chat_template) if chat is None else chat
 
 
-def _public_set(record: dict) -> str | None:
+def _public_set(record: dict, question: Question | None) -> str | None:
     """Return the name of the public set that has a record of this form, or None."""
+    if question is not None:
+        return question.domain
     if "prompt" in record and str(record.get("task_id")).startswith("HumanEval/"):
         return "humaneval"
-    if "question" in record and "####" in str(record.get("answer")):
-        return "gsm8k"
     return None
 
 
-def _texts(record: dict, domain: str, where: str) -> list[_Text]:
+def _texts(record: dict, question: Question | None, domain: str, where: str) -> list[_Text]:
     """The prompts of a record."""
-    name = record.get("question_id", record.get("task_id", record.get("id")))
+    name = next((record[key] for key in QUESTION_KEYS if key in record), None)
     conversation = read_conversation(record, where)
     if conversation is not None:
         messages, later = split_turns(conversation)
         if not any(one["role"] == "user" for one in messages):
-            key = next(key for key in MESSAGE_KEYS if key in record)
+            key = find_messages_key(record)
             raise ValueError(f"{where}: {key} begins with an answer: begin with a question")
         return [_Text(messages, "asked", messages[-1]["content"], name, later)]
+    if question is not None:
+        return [_Text(question.text, "asked", question.plain, name)]
     # A prompt may be token ids.
     for key, kind in {
         "prompt": str | list,
         "turns": str | list,
-        "question": str,
         "instruction": str,
         "text": str,
     }.items():
         if key in record and not (isinstance(record[key], kind) and record[key]):
-            raise ValueError(
-                f"{where}: {key} is {json.dumps(record[key])}: write a text that is not empty, or drop the line"
-            )
+            raise bad_text(key, record[key], where)
     if "prompt" in record:
         return [
             _Text(
@@ -173,17 +175,14 @@ def _texts(record: dict, domain: str, where: str) -> list[_Text]:
                 f"{where}: turns is not a list of texts: write one text for each of the user's turns"
             )
         return [_Text(turns[0], "asked", turns[0], name, tuple(turns[1:]))]
-    if "question" in record:
-        return [
-            _Text(record["question"], "asked", f"Question: {record['question']}\nAnswer:", name)
-        ]
     if "instruction" in record:
         prompt = read_instruction(record)
         return [_Text(prompt, "asked", prompt, name)]
     if "text" not in record:
         raise ValueError(
-            f"{where} has none of the keys messages, prompt, turns, question, text, instruction: "
-            "rename the one that holds the prompt"
+            f"{where} has none of the keys messages, prompt, turns, question, problem, "
+            "question_content, context with input, instruction, text: rename the one that holds the "
+            "prompt"
         )
     head, answer, _ = record["text"].partition("\nAnswer:")
     if domain == "math" and answer:
