@@ -58,6 +58,10 @@ STUDIES = {
         "benchmarks.loading.first_command",
         "time the first call of new processes, which compile all they need",
     ),
+    "gaps": Study(
+        "benchmarks.ranks.gaps_command",
+        "measure the rank-1 gap: how much likelier a drafter thinks its first branch than the target",
+    ),
     "load": Study(
         "benchmarks.loading.load_command",
         "time the load of a checkpoint with random weights, and its peak host memory",

@@ -1,1 +1,1 @@
-"""How often a drafter's first candidate is right, on the spine of a tree and off it."""
+"""What a drafter's first candidates are worth: how often they are right, and the rank-1 gap."""

@@ -1,4 +1,4 @@
-"""Measure the rank-1 gap of drafters: decode prompts with a probing tree, and count."""
+"""Measure how often first candidates are right: decode prompts with a probing tree, and count."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _summarise(
 
 
 def render_ranks(report: dict[str, Any]) -> str:
-    """Return the table of a report: the share of right first candidates, and the gap."""
+    """Return the table: the share of right first candidates, and how many fewer after a sibling."""
     cells = {(r["drafter"], r["place"], r["depth"]): r for r in report["results"]}
     keys = dict.fromkeys((r["drafter"], r["depth"]) for r in report["results"])
     rows = []
@@ -111,12 +111,16 @@ def render_ranks(report: dict[str, Any]) -> str:
         places = [cells.get((drafter, place, depth)) for place in PLACES]
         shares = {place: cell and cell["share"] for place, cell in zip(PLACES, places, strict=True)}
         known = shares[SPINE] is not None and shares[SIBLING] is not None
-        gap = shares[SPINE] - shares[SIBLING] if known else None
-        row = [drafter, depth or "all", gap]
+        loss = shares[SPINE] - shares[SIBLING] if known else None
+        row = [drafter, depth or "all", loss]
         for cell in places:
             row += [cell and cell["share"], cell and cell["interval"], cell and cell["seen"]]
         rows.append(row)
-    columns = [Column("drafter"), Column("depth"), Column("gap", percent(1), "right")]
+    columns = [
+        Column("drafter"),
+        Column("depth"),
+        Column("lost off the spine", percent(1), "right"),
+    ]
     for title in ("on the spine", "after a sibling", "further below"):
         columns += [
             Column(title, percent(1), "right"),
