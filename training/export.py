@@ -2,12 +2,14 @@
 
     python -m jaxspec.training.export --run runs/target --tokenizer jaxspec/zoo/mini --out jaxspec/zoo/mini
 
-Drafters are written by `training.train_drafter` itself when it ends.
+`training.train_drafter` writes its drafter by `write_drafter` when it ends.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -17,9 +19,13 @@ import numpy as np
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params, Spec
+from jaxspec.io.files.atomic import staging
+from jaxspec.io.weights.provenance import write_training_cost
 from jaxspec.zoo.save import save, save_drafter
 
 from .data.documents import load_bpe_tokenizer
+from .drafters import named
+from .report import Card, make_model_card, measure_training_cost, plot_run
 from .run.checkpoints import CheckpointError, Checkpoints
 from .run.command import one_line_errors
 from .tokenizer import EOS
@@ -66,6 +72,68 @@ def export_drafter(params, config, target: Params, out: Path) -> None:
         params,
     )
     save_drafter(target, rounded, config, out)
+
+
+def write_drafter(
+    options,
+    params,
+    config,
+    target: Params,
+    recipe: dict,
+    arguments: Sequence[str],
+) -> None:
+    """Write weights, resolved options, plot and card: all of them, or none.
+
+    Args:
+      options: `training.train_drafter.DrafterOptions`.
+      params: the drafter's variables.
+      config: the drafter's.
+      target: the model that it drafts for.
+      recipe: see `training.recipe.describe_recipe`.
+      arguments: the command line, for the card.
+    """
+    with staging(options.out) as folder:
+        export_drafter(params, config, target, folder)
+        (folder / "training.json").write_text(json.dumps(recipe, indent=2) + "\n")
+        metrics = options.loop.run / "metrics.jsonl"
+        write_training_cost(folder, measure_training_cost(metrics, options.batch))
+        plot_run(metrics, folder / "training.png")
+        card = _make_card(options, config, recipe, arguments)
+        (folder / "README.md").write_text(make_model_card(card, metrics))
+
+
+def _make_card(options, config, recipe: dict, arguments: Sequence[str]) -> Card:
+    layers = (
+        f" It reads the target's layers {config.feature_layers}." if config.feature_layers else ""
+    )
+    return Card(
+        name=f"{options.model.kind} for {recipe['target']}",
+        what=f"{named(options.model.kind).what}: "
+        f"it drafts up to {config.depth} tokens per round.{layers}",
+        target=recipe["target"],
+        data=", ".join(recipe["data"]["files"]),
+        command=" ".join(["jaxspec train", *_without_folders(arguments)]),
+        licence="that of the target and of the data",
+        options=_flat(recipe),
+        plot="training.png",
+    )
+
+
+def _without_folders(arguments: Sequence[str]) -> list[str]:
+    """Drop folders from arguments: a card may be published, and where files lay says nothing."""
+    return [
+        Path(argument).name if "/" in argument and Path(argument).exists() else argument
+        for argument in arguments
+    ]
+
+
+def _flat(tree: dict, prefix: str = "") -> dict:
+    leaves = {}
+    for name, value in tree.items():
+        leaves |= (
+            _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+        )
+    return leaves
 
 
 def main(options: ExportOptions) -> None:

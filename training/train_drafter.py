@@ -11,7 +11,6 @@ need. The best data is text that the target itself wrote, see `jaxspec regenerat
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,8 +22,6 @@ import jaxspec
 from jaxspec.core.params import Params
 from jaxspec.core.runtime.jax_settings import under_own_settings
 from jaxspec.core.runtime.processes import connect
-from jaxspec.io.files.atomic import staging
-from jaxspec.io.weights.provenance import write_training_cost
 
 from .acceptance import EvalOptions, make_evaluate
 from .data.draft_vocab import make_draft_vocabulary
@@ -39,12 +36,11 @@ from .drafters.first_weights import (
 )
 from .drafters.model_options import ModelOptions
 from .dry_run import describe_run
-from .export import export_drafter
+from .export import write_drafter
 from .loss.feature_cache import with_cached_states
 from .loss.objective import LossOptions
 from .preview import show_samples
 from .recipe import describe_recipe
-from .report import Card, make_model_card, measure_training_cost, plot_run
 from .run.command import one_line_errors
 from .run.loop import LoopOptions, fit
 from .run.optimizer import OptimizerOptions, make_optimizer
@@ -153,7 +149,7 @@ def train_drafter(options: DrafterOptions, arguments: Sequence[str] = ()) -> Par
     )
     trained = join_frozen(trained, kept) | draft
     if jax.process_index() == 0:
-        _write(options, trained, config, target, recipe, arguments)
+        write_drafter(options, trained, config, target, recipe, arguments)
     return Params(
         target.target,
         {record.name: trained},
@@ -193,59 +189,6 @@ def _first_weights(
     ids = draft["draft"]["ids"] if draft else None
     first = make_first_weights(record, options.model, config, options.seed, target, ids)
     return first if found is None else join_frozen(first, found["params"])
-
-
-def _write(
-    options: DrafterOptions,
-    params,
-    config,
-    target: Params,
-    recipe: dict,
-    arguments: Sequence[str],
-) -> None:
-    """Write weights, resolved options, plot and card: all of them, or none."""
-    with staging(options.out) as folder:
-        export_drafter(params, config, target, folder)
-        (folder / "training.json").write_text(json.dumps(recipe, indent=2) + "\n")
-        metrics = options.loop.run / "metrics.jsonl"
-        write_training_cost(folder, measure_training_cost(metrics, options.batch))
-        plot_run(metrics, folder / "training.png")
-        card = _make_card(options, config, recipe, arguments)
-        (folder / "README.md").write_text(make_model_card(card, metrics))
-
-
-def _make_card(options: DrafterOptions, config, recipe: dict, arguments: Sequence[str]) -> Card:
-    layers = (
-        f" It reads the target's layers {config.feature_layers}." if config.feature_layers else ""
-    )
-    return Card(
-        name=f"{options.model.kind} for {recipe['target']}",
-        what=f"{named(options.model.kind).what}: "
-        f"it drafts up to {config.depth} tokens per round.{layers}",
-        target=recipe["target"],
-        data=", ".join(recipe["data"]["files"]),
-        command=" ".join(["jaxspec train", *_without_folders(arguments)]),
-        licence="that of the target and of the data",
-        options=_flat(recipe),
-        plot="training.png",
-    )
-
-
-def _without_folders(arguments: Sequence[str]) -> list[str]:
-    """Drop folders from arguments: a card may be published, and where files lay says nothing."""
-    return [
-        Path(argument).name if "/" in argument and Path(argument).exists() else argument
-        for argument in arguments
-    ]
-
-
-def _flat(tree: dict, prefix: str = "") -> dict:
-    leaves = {}
-    for name, value in tree.items():
-        leaves |= (
-            _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-        )
-    return leaves
 
 
 def parse_options(arguments: list[str] | None = None) -> DrafterOptions:

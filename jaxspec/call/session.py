@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -89,6 +90,7 @@ class Session:
       given: what the caller gave.
       open: what the caller left open; None: nothing. Until a tuner chooses, see `choose`, it is the
         first drafter without lookup, whose rounds verify as many rows as the budget says.
+      costs_file: where a tuner keeps the costs of its rounds; None: it keeps none.
     """
 
     params: Params
@@ -103,11 +105,12 @@ class Session:
     policy: Policy | None
     given: Given
     open: OpenChoices | None = None
+    costs_file: Path | None = None
 
     @property
     def automatic(self) -> bool:
         """Whether the policy is a tuner's, which probes and learns."""
-        return self.open is not None and self.policy is not None
+        return self.costs_file is not None
 
     def resolve(self, drafter: str) -> DecodeConfig:
         """Return the static choices of this call with another drafter, and without a policy."""

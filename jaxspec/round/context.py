@@ -47,28 +47,28 @@ class Round:
     plan: Plan
     keys: jax.Array
 
-    @property
+    @functools.cached_property
     def drafter(self) -> Drafter:
         """Return the drafter's functions; `ar` has none and raises ValueError."""
         if self.plan.drafter is None:
             raise ValueError("autoregressive decoding has no drafter")
         return self.plan.drafter
 
-    @property
+    @functools.cached_property
     def growth(self) -> Growth:
         """Return how the trees grow; `ar` has no trees and raises ValueError."""
         if self.plan.growth is None:
             raise ValueError("autoregressive decoding has no draft tree")
         return self.plan.growth
 
-    @property
+    @functools.cached_property
     def policy(self) -> Functions:
         """Return the policy's functions; a call without a policy raises ValueError."""
         if self.plan.policy is None:
             raise ValueError("this call has no policy")
         return self.plan.policy
 
-    @property
+    @functools.cached_property
     def target(self) -> Callable[..., Any]:
         """Return the target's forward pass with its weights bound; `method` selects another method."""
         return bind_target(self.plan.target, self.params.target)
@@ -79,7 +79,7 @@ class Round:
         # XLA would split a table that is looked up and multiplied by, and add up what it looks up.
         return constrain(self.params.drafter(self.config.drafter), PartitionSpec())
 
-    @property
+    @functools.cached_property
     def target_head(self) -> TargetHead:
         """Return the target's embedding and output projection, which drafters borrow."""
         return TargetHead(
@@ -87,7 +87,7 @@ class Round:
             unembed=functools.partial(self.target, method="logits"),
         )
 
-    @property
+    @functools.cached_property
     def feature_layers(self) -> tuple[int, ...]:
         """Return the target layers whose outputs the drafter reads."""
         return self.plan.drafter.feature_layers if self.plan.drafter else ()
@@ -102,7 +102,7 @@ class Round:
         """Whether candidates are ranked under the target's noise, if there is noise."""
         return self.config.acceptance == "match" and self.config.coupled
 
-    @property
+    @functools.cached_property
     def score_temperatures(self) -> tuple[float, float]:
         """Divisors of the draft logits when paths of greedy and of sampled sequences are scored."""
         given = self.config.score_temperature

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -79,6 +79,20 @@ def make_automatic(costs: RoundCosts, rate: float = RATE) -> Policy:
     return policy.replace(config=dataclasses.replace(policy.config, widths=costs.widths[1:]))
 
 
+class Recalled(NamedTuple):
+    """What a tuner knows of a call.
+
+    Attributes:
+      policy: None where no policy can decide.
+      config: the call's static settings with it.
+      path: the file of the costs of its rounds; None without a policy.
+    """
+
+    policy: Policy | None
+    config: DecodeConfig
+    path: Path | None = None
+
+
 class AutomaticPolicies:
     """The automatic policies of settings, with what they learned."""
 
@@ -93,8 +107,8 @@ class AutomaticPolicies:
 
     def recall(
         self, params: Params, config: DecodeConfig, budget: int | None, batch: int, steady: bool
-    ) -> tuple[Policy | None, DecodeConfig]:
-        """Return the policy for a call, and the call's settings with it.
+    ) -> Recalled:
+        """Return the policy for a call, the call's settings with it, and the file of its costs.
 
         Args:
           params: the model.
@@ -110,26 +124,29 @@ class AutomaticPolicies:
           or where costs can be neither found nor measured.
         """
         if config.drafter == "ar":
-            return None, config
+            return Recalled(None, config)
         widths = choose_widths(params, budget, config.sampling.greedy)
         fixed, config = config, dataclasses.replace(config, budget=widths[-1])
-        policy = self._find(params, config, batch, widths, steady)
+        path = self.find_path(params, config, batch)
+        policy = self._find(path, params, config.drafter, widths, steady)
         chosen = dataclasses.replace(config, policy=policy.config)
         try:
             make_plan(params.spec, chosen)
         except ValueError:
-            return None, fixed
+            return Recalled(None, fixed)
         if self._store.frozen and not is_probed(policy):
-            return None, config
-        return policy, chosen
+            return Recalled(None, config)
+        return Recalled(policy, chosen, path)
 
-    def remember(self, params: Params, config: DecodeConfig, batch: int, policy: Policy) -> None:
+    def remember(self, path: Path, params: Params, drafter: str, policy: Policy) -> None:
         """Remember what a call learned, for later calls of this process.
 
         Costs that it corrected are kept on disk, for other processes.
+
+        Args:
+          path: the file of its costs, see `recall`.
         """
-        weight = weakref.ref(some_weight(_variables(params, config.drafter)))
-        path = self.find_path(params, config, batch)
+        weight = weakref.ref(some_weight(_variables(params, drafter)))
         self._learned[str(path)] = (weight, policy)
         costs = policy.controls.costs
         known = self._on_disk.get(str(path))
@@ -137,22 +154,14 @@ class AutomaticPolicies:
             kept = make_costs(costs.widths, costs.contexts, costs.draft, costs.verify)
             self._write(path, kept)
 
-    def keep(
-        self,
-        params: Params,
-        config: DecodeConfig,
-        batch: int,
-        costs: RoundCosts,
-        steady: bool,
-        anew: bool = False,
-    ) -> Policy:
+    def keep(self, path: Path, costs: RoundCosts, steady: bool, anew: bool = False) -> Policy:
         """Keep measured costs on disk, and return a policy with them.
 
         Args:
+          path: their file, see `recall`.
           steady: of several processes that measured, the costs of the first to write count.
           anew: they replace all others, those in memory too.
         """
-        path = self.find_path(params, config, batch)
         if anew:
             self._learned.pop(str(path), None)
             self._steady.pop(str(path), None)
@@ -175,20 +184,14 @@ class AutomaticPolicies:
         return self._store.find(config.drafter, *model, setting, widths, batch)
 
     def _find(
-        self,
-        params: Params,
-        config: DecodeConfig,
-        batch: int,
-        widths: tuple[int, ...],
-        steady: bool,
+        self, path: Path, params: Params, drafter: str, widths: tuple[int, ...], steady: bool
     ) -> Policy:
-        path = self.find_path(params, config, batch)
         if steady:
             costs = self._read_steady(path)
             return make_automatic(_placeholder(widths) if costs is None else costs, 0)
         if str(path) in self._learned:
             reference, policy = self._learned[str(path)]
-            if reference() is some_weight(_variables(params, config.drafter)):
+            if reference() is some_weight(_variables(params, drafter)):
                 return policy
         costs = _read(path)
         if costs is None:

@@ -85,11 +85,11 @@ class Tuner(Hooks):
             lookup = suits_lookup(params.spec, config.drafter)
             config = dataclasses.replace(config, lookup=lookup)
         params = self.lay_out(params, config.drafter, batch)
-        policy = session.policy
-        if open:
-            budget = None if open.budget else config.budget
-            policy, config = self._policies.recall(params, config, budget, batch, steady)
-        return choose(session, params, config, policy)
+        if not open:
+            return choose(session, params, config, session.policy)
+        budget = None if open.budget else config.budget
+        policy, config, path = self._policies.recall(params, config, budget, batch, steady)
+        return dataclasses.replace(choose(session, params, config, policy), costs_file=path)
 
     def lay_out(self, params: Params, drafters: str | Sequence[str], batch: int) -> Params:
         """Lay a model's weights out as is fastest, see `WeightLayouts.add_copies`."""
@@ -105,31 +105,29 @@ class Tuner(Hooks):
           ValueError: the tuner is frozen, or the session leaves nothing to choose.
         """
         session = self.prepare(session)
-        if self.frozen or not session.automatic:
+        path = session.costs_file
+        if self.frozen or path is None:
             raise ValueError("nothing is measured for this call: leave its budget and policy open")
         with matmul_precision(session):
             state = start_session(session, self).state
             costs = measure_costs(session, state, self.timing_compilation)
-        steady, batch = self.is_steady(session.params), len(session.lengths)
-        self._policies.keep(session.params, session.config, batch, costs, steady, anew=True)
+        self._policies.keep(path, costs, self.is_steady(session.params), anew=True)
         return costs
 
     def after_prefill(self, session: Session, state: DecodeState) -> Session:
         """Measure the round costs of a session, and keep them, if they are not known."""
-        policy = session.policy
-        if not session.automatic or policy is None or is_probed(policy) or self.frozen:
+        policy, path = session.policy, session.costs_file
+        if path is None or policy is None or is_probed(policy) or self.frozen:
             return session
         costs = measure_costs(session, state, self.timing_compilation)
-        steady = self.is_steady(session.params)
-        batch = len(session.lengths)
-        found = self._policies.keep(session.params, session.config, batch, costs, steady)
+        found = self._policies.keep(path, costs, self.is_steady(session.params))
         return _use_controls(session, found)
 
     def before_rounds(self, session: Session, state: DecodeState) -> tuple[Session, DecodeState]:
         """Check a cost if that is due, with rounds of this call; see `jaxspec.tuner.recheck`."""
-        if not session.automatic or self.is_steady(session.params):
+        path = session.costs_file
+        if path is None or self.is_steady(session.params):
             return session, state
-        path = self._policies.find_path(session.params, session.config, len(session.lengths))
         return self._rechecks.check_if_due(str(path), session, state, self.timing_compilation)
 
     def may_shrink(self, session: Session) -> bool:
@@ -150,10 +148,10 @@ class Tuner(Hooks):
         Args:
           state: of the same sequences; rounds on copies of it are timed if the costs are not known.
         """
-        if not session.automatic:
+        if session.costs_file is None:
             return session
         fixed = dataclasses.replace(session.config, policy=None)
-        found, config = self._policies.recall(
+        found, config, path = self._policies.recall(
             session.params,
             fixed,
             session.config.budget,
@@ -162,7 +160,8 @@ class Tuner(Hooks):
         )
         if found is None or config != session.config:  # other programs than those of the state
             return session
-        return self.after_prefill(_use_controls(session, found), state)
+        session = dataclasses.replace(_use_controls(session, found), costs_file=path)
+        return self.after_prefill(session, state)
 
     def timing_compilation(self, session: Session) -> contextlib.AbstractContextManager[None]:
         """Note what compiling the rounds of a session takes."""
@@ -181,15 +180,14 @@ class Tuner(Hooks):
 
     def observe(self, session: Session, outputs: Sequence[Output], rounds_only: bool) -> None:
         """Let later calls of this process go on with what a call learned, unless it is steady."""
-        policy, batch = outputs[0].policy, len(outputs)
-        if not session.automatic or policy is None or self.is_steady(session.params):
+        policy, path, name = outputs[0].policy, session.costs_file, session.config.drafter
+        if path is None or policy is None or self.is_steady(session.params):
             return
-        self._policies.remember(session.params, session.config, batch, policy)
+        self._policies.remember(path, session.params, name, policy)
         if rounds_only:
             tokens = sum(out.stats.emitted - 1 for out in outputs)
-            name, greedy = session.config.drafter, session.config.sampling.greedy
-            seconds = outputs[0].stats.decode_seconds
-            self.drafters.record(session.params, name, batch, greedy, tokens, seconds)
+            greedy, seconds = session.config.sampling.greedy, outputs[0].stats.decode_seconds
+            self.drafters.record(session.params, name, len(outputs), greedy, tokens, seconds)
 
 
 def _use_controls(session: Session, policy: Policy) -> Session:

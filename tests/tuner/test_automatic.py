@@ -129,11 +129,25 @@ def test_corrected_costs_are_kept(mini, cache, begin_anew, factor):
     scale[0] = 1  # plain rounds
     costs = first.with_rounds(first.rounds() * scale[:, None])
     changed = out.policy.replace(controls=out.policy.controls.replace(costs=costs))
-    process_tuner()._policies.remember(session.params, session.config, 1, changed)
+    process_tuner()._policies.remember(path, session.params, session.config.drafter, changed)
     begin_anew()
     expected = costs if factor == 2 else first
     kept = prepare_tuned(mini, PROMPTS[0], policy="auto").policy.controls.costs
     np.testing.assert_allclose(kept.rounds(), expected.rounds(), rtol=1e-5)
+
+
+def test_a_call_looks_once_for_the_file_of_its_costs(mini, cache, monkeypatch):
+    found, describe = [], automatic.describe_model
+
+    def count(*given):
+        found.append(given)
+        return describe(*given)
+
+    options = dict(speculation=jaxspec.Speculation(policy="auto"), max_new_tokens=8)
+    jaxspec.decode(mini, PROMPTS[0], **options)
+    monkeypatch.setattr(automatic, "describe_model", count)
+    jaxspec.decode(mini, PROMPTS[0], **options)
+    assert len(found) == 1
 
 
 def test_a_damaged_file_is_measured_again(mini, cache, begin_anew):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -49,10 +49,28 @@ def find_layout(variables: Mapping[str, Any]) -> Layout | None:
     Of a model with copies, it is that of the copies.
     """
     for kind in _COLLECTIONS:
-        weights = flatten_dict(variables.get("params", {}))
-        for path, array in flatten_dict(variables.get(kind, {})).items():
-            return find_layouts(weights.get(path), {kind: array})[0][0]
+        for path, array in _walk(variables.get(kind, {})):  # calls ask: one of many is enough
+            weights = _look_up(variables.get("params", {}), path)
+            return find_layouts(weights, {kind: array})[0][0]
     return None
+
+
+def _walk(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[Any, jax.Array]]:
+    """Yield the arrays of nested dicts with their paths, in JAX's order."""
+    for name, one in sorted(tree.items()):
+        if isinstance(one, Mapping):
+            yield from _walk(one, (*path, name))
+        else:
+            yield (*path, name), one
+
+
+def _look_up(tree: Any, path: tuple[str, ...]) -> jax.Array | None:
+    """Return what lies at a path of nested dicts; None if nothing does."""
+    for name in path:
+        if name not in tree:
+            return None
+        tree = tree[name]
+    return tree
 
 
 def converts(variables: Mapping[str, Any]) -> bool:
@@ -72,7 +90,7 @@ def strip(variables: Mapping[str, Any]) -> dict[str, Any]:
 
 def some_weight(*variables: Mapping[str, Any]) -> jax.Array:
     """Return an array that tells these variables from others, whether or not they have copies."""
-    return jax.tree.leaves([strip(one) for one in variables])[0]
+    return next(array for one in variables for _, array in _walk(strip(one)))
 
 
 def like(variables: Mapping[str, Any], other: Mapping[str, Any]) -> Any:
