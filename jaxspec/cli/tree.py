@@ -33,6 +33,12 @@ def add_command(commands: options.Commands) -> None:
         metavar="OUT.svg",
         help="write to a .txt, .svg, .png or .pdf file instead; pictures need matplotlib",
     )
+    parser.add_argument(
+        "--target",
+        action="store_true",
+        help="show the target's probability of each token too, before penalties, top-k and top-p, "
+        "and JetSpec's rank-1 gap; the paper's is that with --score-temperature 1",
+    )
     options.add_devices(parser)
     options.add_prompt_form(parser)
     options.add_call(parser)
@@ -49,13 +55,17 @@ def run(arguments: argparse.Namespace) -> int:
     params = values.load_params(arguments)
     prompt = values.make_prompt(arguments.prompt, arguments, params.tokenizer)
     given = values.collect_call(params, arguments)
+    if arguments.target and arguments.temperature and arguments.coupled == "on":
+        raise ValueError(
+            "the draft's scores hold the noise of coupled drafting: give --coupled off"
+        )
     out = jaxspec.decode(params, prompt, trace=True, **given)
     number = notebook.find_longest_round(out) if arguments.round is None else arguments.round
-    view = notebook.show_tree(out, number, params)  # refuses a wrong --round before decoding again
+    # This refuses a wrong --round before decoding again.
+    view = notebook.show_tree(out, number, params, target=arguments.target)
     if given["speculation"].policy is not None:
-        view = notebook.show_tree(
-            out, number, params, whole=grow_unpruned_tree(params, prompt, number, **given)
-        )
+        whole = grow_unpruned_tree(params, prompt, number, **given)
+        view = notebook.show_tree(out, number, params, whole=whole, target=arguments.target)
     if arguments.out:
         view.save(arguments.out)
         print(f"wrote {arguments.out}: {view.shown.title}")

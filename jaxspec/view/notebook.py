@@ -96,6 +96,7 @@ def show_tree(
     params: Params | None = None,
     *,
     whole: DraftTree | None = None,
+    target: bool = False,
 ) -> TreeView:
     """Show one round's draft tree.
 
@@ -104,15 +105,13 @@ def show_tree(
       round: number of the round, from 1 (default: the one that committed the most tokens).
       params: what was decoded with, for the text of tokens (default: show token ids).
       whole: the tree before a policy cut it, from `jaxspec.view.unpruned.grow_unpruned_tree`.
+      target: show the target's probabilities and the rank-1 gap too.
 
     Raises:
       ValueError: the decode was not traced, or took fewer rounds.
     """
-    decode = _make_decoder(params)
-    return TreeView(
-        make_picture(out, find_longest_round(out) if round is None else round, whole),
-        lambda token: decode([token]),
-    )
+    decode, number = _make_decoder(params), find_longest_round(out) if round is None else round
+    return TreeView(make_picture(out, number, whole, target=target), lambda token: decode([token]))
 
 
 def show_text(out: Output, params: Params | None = None) -> TextView:

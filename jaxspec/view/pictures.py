@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxspec.call.output import DraftTree, Output, TracedRound
+from jaxspec.view.rank1_gap import measure_rank1_gap
 
 PREFILL, ACCEPTED, BONUS = "prefill", "accepted", "bonus"
 
@@ -47,6 +48,9 @@ class Picture:
       end: the last accepted row.
       bonus: the target's own token after `end`; None if the sequence ended before it.
       number: number of the round, from 1; None if unknown.
+      target: float [N], the target's probability of each node given its parent, NaN where it is not
+        known; None not to draw it.
+      gap: float [D], the rank-1 gap of the first d drafted tokens in nats; None not to draw it.
     """
 
     token: np.ndarray
@@ -59,6 +63,8 @@ class Picture:
     end: int
     bonus: int | None
     number: int | None
+    target: np.ndarray | None = None
+    gap: np.ndarray | None = None
 
     @property
     def title(self) -> str:
@@ -68,6 +74,13 @@ class Picture:
         head = "" if self.number is None else f"round {self.number}: "
         bonus = ", then the bonus" if self.bonus is not None else ""
         return f"{head}{int(self.verified.sum())}{cut} rows verified, {drafted} drafted accepted{bonus}"
+
+    @property
+    def gap_line(self) -> str | None:
+        """Return one line with the rank-1 gap by depth, or None where it is not drawn."""
+        if self.gap is None:
+            return None
+        return f"rank-1 gap by depth, nats: {' '.join(f'{value:+.2f}' for value in self.gap)}"
 
 
 def find_makers(out: Output) -> list[Maker]:
@@ -87,13 +100,16 @@ def find_makers(out: Output) -> list[Maker]:
     return found
 
 
-def make_picture(out: Output, number: int, whole: DraftTree | None = None) -> Picture:
+def make_picture(
+    out: Output, number: int, whole: DraftTree | None = None, *, target: bool = False
+) -> Picture:
     """Make the picture of one round of a traced decode.
 
     Args:
       out: from `jaxspec.decode(…, trace=True)`.
       number: number of the round, from 1.
       whole: the tree before a policy cut it, from `jaxspec.view.unpruned`. None if nothing was cut.
+      target: draw the target's probabilities and the rank-1 gap too.
 
     Raises:
       ValueError: the decode was not traced, or took fewer rounds.
@@ -105,9 +121,8 @@ def make_picture(out: Output, number: int, whole: DraftTree | None = None) -> Pi
         )
     start = 1 + sum(len(traced.path) for traced in rounds[: number - 1])
     traced = rounds[number - 1]
-    return make_round_picture(
-        traced, whole, number=number, tokens=out.tokens[start : start + len(traced.path)]
-    )
+    tokens = out.tokens[start : start + len(traced.path)]
+    return make_round_picture(traced, whole, number=number, tokens=tokens, target=target)
 
 
 def make_round_picture(
@@ -116,6 +131,7 @@ def make_round_picture(
     *,
     number: int | None = None,
     tokens: Sequence[int] | None = None,
+    target: bool = False,
 ) -> Picture:
     """Make the picture of a traced round.
 
@@ -124,8 +140,11 @@ def make_round_picture(
       whole: the tree before a policy cut it; None if nothing was cut.
       number: number of the round, from 1; None if unknown.
       tokens: what the round emitted (default: the path's tokens and the bonus).
+      target: draw the target's probabilities and the rank-1 gap too; the trace is then a `decode`'s.
     """
     tree = traced.tree
+    gap = measure_rank1_gap(tree) if target else None
+    known = tree.target_logprob
     tokens = (
         [*(int(tree.token[row]) for row in traced.path[1:]), traced.bonus]
         if tokens is None
@@ -138,14 +157,17 @@ def make_round_picture(
         tree, at, verified = _join(tree, whole)
         accepted = np.isin(np.arange(len(tree.token)), at[accepted])
         end = int(at[end])
+        if known is not None:
+            known, own = np.full(len(tree.token), np.nan), known
+            known[at] = own
     above = np.where(tree.parent >= 0, tree.logprob[np.maximum(tree.parent, 0)], 0.0)
     probabilities = (
         np.exp(np.minimum(score.astype(float), 0.0))
         for score in (tree.logprob, tree.logprob - above)
     )
-    return Picture(
-        tree.token, tree.parent, tree.depth, *probabilities, verified, accepted, end, bonus, number
-    )
+    drawn = (tree.token, tree.parent, tree.depth, *probabilities, verified, accepted)
+    asked = np.exp(known) if target and known is not None else None
+    return Picture(*drawn, end, bonus, number, asked, gap)
 
 
 def _get_rounds(out: Output) -> list[TracedRound]:

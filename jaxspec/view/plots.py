@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxspec.call.output import Output, TracedRound
 from jaxspec.view.pictures import Picture, make_round_picture
+from jaxspec.view.text import show_probability
 
 _ACCEPTED, _BONUS, _CUT = "tab:green", "tab:orange", "0.85"
 # One plot of acceptance by position has room for this many methods.
@@ -21,7 +22,7 @@ def plot_tree(
     """Plot a round's draft tree: accepted path green, bonus token orange, cut rows pale.
 
     The numbers below a token are its probability given its parent and, in brackets, the probability
-    of its path.
+    of its path; a picture with the target's probabilities has them in a second line.
 
     Args:
       traced: an entry of `Output.rounds`, from `decode(…, trace=True)`, or a picture from
@@ -63,6 +64,8 @@ def plot_tree(
                 f"{shown.conditional[row]:.2f}",
                 f" ({shown.path[row]:.2f})" if depth[row] > 1 else "",
             )
+            if shown.target is not None:
+                path += f"\ntarget {show_probability(shown.target[row])}"
             axes.annotate(
                 given + path,
                 (depth[row], heights[row]),
@@ -72,7 +75,8 @@ def plot_tree(
                 fontsize=6,
                 **text,
             )
-    axes.set(xlabel="depth", yticks=[], title=shown.title)
+    title = "\n".join(filter(None, (shown.title, shown.gap_line)))
+    axes.set(xlabel="depth", yticks=[], title=title)
     axes.set(xlim=(-0.5, float(np.max(depth)) + 0.5), ylim=(heights.min() - 0.8, 0.6))
     axes.xaxis.get_major_locator().set_params(integer=True)
     return axes
@@ -81,7 +85,8 @@ def plot_tree(
 def measure_tree(shown: Picture) -> tuple[float, float]:
     """Return width and height in inches of a figure that holds the tree."""
     leaves = len(shown.token) - len(set(shown.parent[1:].tolist())) + 1
-    return 2 + 1.3 * (int(np.max(shown.depth)) + 1), 1 + 0.42 * leaves
+    leaf = 0.42 if shown.target is None else 0.54
+    return 2 + 1.3 * (int(np.max(shown.depth)) + 1), 1 + leaf * leaves
 
 
 def _leaf_heights(parent: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 
@@ -20,29 +21,36 @@ def format_tree(
 ) -> str:
     """Format a round's tree, one node per line.
 
-    A line holds the token, its probability given the parent, the probability of its path, and
-    whether it was accepted or cut.
+    A line holds the token, its probability given the parent, the probability of its path, the
+    target's probability given the parent if it is drawn, and whether it was accepted or cut.
 
     Args:
       shown: from `jaxspec.view.pictures`.
       decode_token: token id to text.
       colour: add ANSI colours.
     """
-    lines = [(repr(decode_token(int(shown.token[0]))), "", "", "", None)]
+    lines = [(repr(decode_token(int(shown.token[0]))), "", "", "", "", None)]
     for row, prefix in _indent_rows(shown):
         if row is None:
-            lines.append((prefix + repr(decode_token(shown.bonus)), "", "", "bonus", _YELLOW))
+            lines.append((prefix + repr(decode_token(shown.bonus)), "", "", "", "bonus", _YELLOW))
             continue
         state = "accepted" if shown.accepted[row] else "" if shown.verified[row] else "not verified"
         painted = _GREEN if shown.accepted[row] else None if shown.verified[row] else _DIM
-        numbers = (f"{shown.conditional[row]:.2f}", f"{shown.path[row]:.2f}")
+        thinks = "" if shown.target is None else show_probability(shown.target[row])
+        numbers = (f"{shown.conditional[row]:.2f}", f"{shown.path[row]:.2f}", thinks)
         lines.append((prefix + repr(decode_token(int(shown.token[row]))), *numbers, state, painted))
     width = max(len(line[0]) for line in lines)
-    text = [shown.title, f"{'':{width}}  given parent  path"]
-    for label, conditional, path, state, painted in lines:
-        line = f"{label:{width}}  {conditional:>12}  {path:>4}  {state}".rstrip()
+    head, wide = ("", 0) if shown.target is None else ("  target", 8)
+    text = [*filter(None, (shown.title, shown.gap_line)), f"{'':{width}}  given parent  path{head}"]
+    for label, conditional, path, thinks, state, painted in lines:
+        line = f"{label:{width}}  {conditional:>12}  {path:>4}{thinks:>{wide}}  {state}".rstrip()
         text.append(f"{painted}{line}{_RESET}" if colour and painted else line)
     return "\n".join(text)
+
+
+def show_probability(value: float) -> str:
+    """Format a probability of the target: small ones by their power of ten, NaN as a dash."""
+    return "-" if math.isnan(value) else f"{value:.0e}" if value < 0.005 else f"{value:.2f}"
 
 
 def format_tokens(out: Output, decode: Decode, *, colour: bool = False) -> str:

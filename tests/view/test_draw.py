@@ -81,6 +81,46 @@ def test_tree_as_text():
     )
 
 
+# The target is surer than the drafter of " cat", and nearly rules out " sat" after it.
+SCORED = dataclasses.replace(
+    FIRST,
+    tree=dataclasses.replace(
+        FIRST.tree, target_logprob=np.log(np.array([1, 0.9, 0.2, 1e-6, 0.3], np.float32))
+    ),
+)
+
+
+def test_the_targets_probabilities_are_drawn_if_asked():
+    """The gaps are log 0.8 - log 0.9 and log 0.6 - log 0.9e-6."""
+    out = output((SCORED, LAST))
+    shown = make_picture(out, 1, target=True)
+    assert text_view.format_tree(shown, word).splitlines() == [
+        "round 1: 5 rows verified, 2 drafted accepted, then the bonus",
+        "rank-1 gap by depth, nats: -0.12 +13.41",
+        "                given parent  path  target",
+        "'the'",
+        "├─ ' cat'               0.80  0.80    0.90  accepted",
+        "│  ├─ ' sat'            0.75  0.60   1e-06  accepted",
+        "│  │  └─ ' on'                              bonus",
+        "│  └─ ' ran'            0.12  0.10    0.30",
+        "└─ ' dog'               0.10  0.10    0.20",
+    ]
+    assert "gap" not in text_view.format_tree(make_picture(out, 1), word)
+    drawn = "".join(
+        ElementTree.fromstring(notebook.show_tree(out, 1, target=True)._repr_svg_()).itertext()
+    )
+    assert "target 1e-06" in drawn and "rank-1 gap by depth, nats: -0.12 +13.41" in drawn
+    with pytest.raises(ValueError, match="no log-probabilities of the target"):
+        make_picture(out, 2, target=True)
+
+
+def test_the_target_is_unknown_where_a_policy_cut():
+    whole = tree([1, 3, 2, 4, 8, 9], [-1, 0, 0, 2, 1, 3], [1, 0.1, 0.8, 0.6, 0.05, 0.3])
+    shown = make_picture(output((SCORED, LAST)), 1, whole, target=True)
+    np.testing.assert_allclose(shown.target, [1, 0.2, 0.9, 1e-6, np.nan, np.nan, 0.3], rtol=1e-5)
+    assert " -  not verified" in text_view.format_tree(shown, word)
+
+
 def test_a_round_cut_by_the_limit_ends_in_a_drafted_token():
     shown = make_picture(output(), 2)
     assert shown.bonus is None and shown.accepted.tolist() == [True, True, False]
@@ -220,6 +260,18 @@ def test_commands(fake, capsys, tmp_path):
     assert "round 1" in capsys.readouterr().out and (tmp_path / "t.svg").stat().st_size > 1000
     assert cli.main(["tree", "m", "5", "--token-ids", "--round", "9"]) == cli.USER_ERROR
     assert "round is 9" in capsys.readouterr().err
+
+
+def test_the_tree_command_shows_the_target_if_asked(fake, monkeypatch, capsys):
+    scored = output((SCORED, LAST))
+    monkeypatch.setattr(jaxspec, "decode", lambda *args, **options: scored)
+    given = ["tree", "m", "5", "--token-ids", "--round", "1", "--target"]
+    assert cli.main(given) == 0
+    assert "rank-1 gap by depth, nats: -0.12 +13.41" in capsys.readouterr().out
+    assert cli.main([*given[:-1]]) == 0 and "gap" not in capsys.readouterr().out
+    assert cli.main([*given, "--temperature", "1"]) == cli.USER_ERROR
+    assert "give --coupled off" in capsys.readouterr().err
+    assert cli.main([*given, "--temperature", "1", "--coupled", "off"]) == 0
 
 
 @pytest.mark.slow
