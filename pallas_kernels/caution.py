@@ -1,8 +1,8 @@
 """Which of XLA's choices are turned off in programs for Hopper and later GPUs.
 
-XLA writes no kernels by Triton there: products go to cuBLAS, sums to XLA's own loops. The kernels of
-this package stay. All drafted texts and rounds that were right on a Hopper (`docs/gpu.md`) are from
-such programs; nobody has compared texts with XLA's own choices yet.
+XLA writes no kernels by Triton there: products go to cuBLAS, sums to XLA's own loops. The kernels
+of this package stay. All drafted texts and rounds that were right on a Hopper (`docs/gpu.md`) are
+from such programs; nobody has compared texts with XLA's own choices yet.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 from pallas_kernels.device import Device
 
-# This variable names options of CAUTIOUS, with commas between them, for which XLA's own choice stays;
-# "all": for all of them.
+# This variable names options of CAUTIOUS, with commas between them, for which XLA's own choice
+# stays; "all": for all of them.
 ALLOW = "JAXSPEC_XLA_ALLOW"
 TRITON_PRODUCTS = "xla_gpu_enable_triton_gemm"
 # Options of the compiler.
@@ -25,9 +25,9 @@ CAUTIOUS: Mapping[str, bool | str] = {
     "xla_gpu_enable_dynamic_slice_fusion": False,
     # Kernels of a command buffer run one after the other.
     "xla_gpu_command_buffer_scheduling_mode": "SERIALIZE",
-    # Norms and sums by Triton. The other two suit cuBLAS: two products of the same rows would become
-    # one, whose weights XLA concatenates in each round; and few rows would be copied to make them
-    # more, which it does not need.
+    # Norms and sums by Triton. The other two suit cuBLAS: two products of the same rows would
+    # become one, whose weights XLA concatenates in each round; and few rows would be copied to make
+    # them more, which it does not need.
     "xla_disable_hlo_passes": "triton-softmax-rewriter,fusion-block-level-rewriter,dot-merger,"
     "cublas-pad-for-gemms",
 }

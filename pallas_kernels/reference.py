@@ -29,7 +29,8 @@ def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None):
       prefix: (cache_k, cache_v [L, B, K, S, D], layer, length int32 [B], first int32 [B] or None).
         Every new row sees `length` rows of the cache, starting at row `first` (None: 0), where
         positions count from 0. The layer may be int32 [2]: its second entry is then the first of B
-        sequences in a cache of more. Only this function and `pallas_kernels.attention.blocks` take that.
+        sequences in a cache of more. Only this function and `pallas_kernels.attention.blocks` take
+        that.
       window: int or None; a row at position p sees prefix positions above p - window.
 
     Returns:

@@ -23,8 +23,8 @@ from pallas_kernels.registry import find_triton
 
 _WARPS, _STAGES = 8, 1
 # XLA's products of few rows take blocks of about this size, and each part this many inputs or more:
-# on an H100, 64 rows by [4096, 4096] took 18 us in parts of 1,024 inputs, 23 in parts of 512 and 21 as
-# a whole (benchmarks/results/2026-11/h100_products.json).
+# on an H100, 64 rows by [4096, 4096] took 18 us in parts of 1,024 inputs, 23 in parts of 512 and 21
+# as a whole (benchmarks/results/2026-11/h100_products.json).
 _BLOCK_ROWS, _BLOCK_OUTPUTS, _LEAST_INPUTS = 64, 128, 1024
 _MOST_PARTS, _BLOCKS_PER_CORE = 8, 1.5
 

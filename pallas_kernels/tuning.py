@@ -1,8 +1,8 @@
 """Decide where the tree attention kernels run, and with which block sizes.
 
 Block sizes depend on compute capability, head dimension, dtype and rows. They compile without
-spilling registers and fit the shared memory (per block 99 KB on compute capability 8.6, 8.9 and 12.x,
-163 KB on 8.0, 227 KB on 9.0 and 10.x). Of these, only the programs of a prefix on an H100
+spilling registers and fit the shared memory (per block 99 KB on compute capability 8.6, 8.9 and
+12.x, 163 KB on 8.0, 227 KB on 9.0 and 10.x). Of these, only the programs of a prefix on an H100
 were chosen by measuring times.
 """
 
@@ -77,8 +77,8 @@ class Tiles(NamedTuple):
       splits: programs that share a prefix. With 1, the same program also handles the tree, and
         there is nothing to merge.
       merge_rows: query rows per program of the merge.
-      per_core: programs that share a multiprocessor, if all splits have long parts; with short ones,
-        only every `per_core`-th split gets a part.
+      per_core: programs that share a multiprocessor, if all splits have long parts; with short
+        ones, only every `per_core`-th split gets a part.
     """
 
     rows: int
@@ -153,9 +153,9 @@ def _fill_once(problem: Problem, device: Device) -> Tiles:
 def packed_tiles(problem: Problem, device: Device, sequences: int) -> Tiles:
     """Choose block sizes for packed rows: as if all `sequences` had as many.
 
-    A tile then holds the rows of a usual sequence, or the 16 query rows that a tensor core multiplies
-    at once. Larger tiles would be mostly padding; with smaller ones, more programs would read the
-    same prefix.
+    A tile then holds the rows of a usual sequence, or the 16 query rows that a tensor core
+    multiplies at once. Larger tiles would be mostly padding; with smaller ones, more programs would
+    read the same prefix.
 
     Args:
       problem: with `batch` 1, and all packed rows.

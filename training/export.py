@@ -1,6 +1,7 @@
 """Write trained weights in Hugging Face form.
 
-    python -m jaxspec.training.export --run runs/target --tokenizer jaxspec/zoo/mini --out jaxspec/zoo/mini
+    python -m jaxspec.training.export --run runs/target --tokenizer jaxspec/zoo/mini \\
+        --out jaxspec/zoo/mini
 
 `training.train_drafter` writes its drafter by `write_drafter` when it ends.
 """

@@ -5,8 +5,8 @@
         --domains math 0.4 code 0.3 prose 0.3 --temperatures 0 0 0.7 1
 
 The output is JSON Lines: the settings, then one record per prompt with text, tokens and
-`prompt_length`, which `training.data.samples` reads. Run the same command again to continue after an
-interruption, or with a larger `--limit` to add prompts.
+`prompt_length`, which `training.data.samples` reads. Run the same command again to continue after
+an interruption, or with a larger `--limit` to add prompts.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python -m jaxspec.training.train_target --data corpus.jsonl.gz --heldout heldout.jsonl.gz \\
         --tokenizer jaxspec/zoo/mini --loop.run runs/target --loop.steps 640
 
-Run the same command again to continue after an interruption. `python -m jaxspec.training.export` writes the
-result in Hugging Face form.
+Run the same command again to continue after an interruption. `python -m jaxspec.training.export`
+writes the result in Hugging Face form.
 """
 
 from __future__ import annotations

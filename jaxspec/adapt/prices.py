@@ -87,9 +87,9 @@ def price_updates(
 ) -> Mapping[str, float]:
     """Tell what an update of each action takes before there was one, in seconds.
 
-    Without `prices`, a pass over the positions of one batch of segments that are trained on is timed.
-    One over those that are tested is taken to cost as much per round. An update tests `tested`
-    segments twice and takes `steps` gradient steps.
+    Without `prices`, a pass over the positions of one batch of segments that are trained on is
+    timed. One over those that are tested is taken to cost as much per round. An update tests
+    `tested` segments twice and takes `steps` gradient steps.
     """
     batches = 2 * math.ceil(tested / trainer.learner.options.batch)
     if prices is not None:

@@ -53,7 +53,8 @@ class Trainer:
 
         Returns:
           Whether to publish it, what changed at held-out positions (nothing if the decider asks for
-          no test), and the number of steps. A refused update leaves weights and moments as they were.
+          no test), and the number of steps. A refused update leaves weights and moments as they
+          were.
         """
         if decider.rejected_only:
             ring = ring.replace(weight=ring.weight * ring.reject)

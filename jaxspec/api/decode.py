@@ -52,14 +52,14 @@ def decode(
       budget: rows that a round verifies, the root included (None: that of `speculation`).
       sampling: filters, penalties and when a text may end, see `jaxspec.Sampling`.
       speculation: how trees are grown, verified and sized, see `jaxspec.Speculation`.
-      capacity: rows of the key-value caches, at least what the call needs. Calls that differ only in
-        their prompts and limits share programs if they share it (None: a power of two; more for
+      capacity: rows of the key-value caches, at least what the call needs. Calls that differ only
+        in their prompts and limits share programs if they share it (None: a power of two; more for
         one prompt of chat messages, because a conversation grows).
       trace: record every round in `Output.rounds`. Each round then waits for the host.
       shrink: go on with half of a batch when half of its sequences have finished, and so on. Each
         size is compiled when it is first needed, or by `jaxspec.warmup`. Tokens do not change.
-        (None: in float32, once finished sequences have cost this process what compiling costs, if the
-        call leaves anything else open.)
+        (None: in float32, once finished sequences have cost this process what compiling costs, if
+        the call leaves anything else open.)
       tuner: makes the choices that the call leaves open, and learns from it (None: the process's
         own). With a `builder`, a `budget` or a policy of its own a call leaves nothing open; a
         tuner that is given then still chooses how the weights lie, and when a batch shrinks.

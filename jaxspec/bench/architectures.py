@@ -178,8 +178,8 @@ def _of_target(spec: Spec) -> dict[str, Any]:
 
 
 def abstract_params(spec: Spec, dtype=jnp.bfloat16) -> Params:
-    """Make `Params` of `spec` (a target and drafters) with `jax.ShapeDtypeStruct` leaves; nothing is
-    allocated.
+    """Make `Params` of `spec` (a target and drafters) with `jax.ShapeDtypeStruct` leaves; nothing
+    is allocated.
     """
     target = jax.eval_shape(functools.partial(_init_target, spec.target))
     drafters = {

@@ -54,8 +54,9 @@ def demo(
 ) -> bool:
     """Decode one held-out prompt per domain with `ar` and with the default of `jaxspec.decode`.
 
-    Show the texts as they stream, speeds, acceptance lengths, and whether the texts agree. Each text
-    streams first, which compiles its program, so that the wait before the first words is short.
+    Show the texts as they stream, speeds, acceptance lengths, and whether the texts agree. Each
+    text streams first, which compiles its program, so that the wait before the first words is
+    short.
 
     Args:
       params: the model.

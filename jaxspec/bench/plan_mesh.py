@@ -51,14 +51,15 @@ def plan_meshes(config: TargetConfig, gpu: str, count: int, load: Load) -> list[
     """Plan every way in which `count` GPUs can hold a target.
 
     Returns:
-      A record for each number of GPUs that may share the target, ascending: `replicas`, `devices` of
-      a replica, `batch` of a replica, bytes per GPU (`weights`, `cache`, `total`), whether they
+      A record for each number of GPUs that may share the target, ascending: `replicas`, `devices`
+      of a replica, `batch` of a replica, bytes per GPU (`weights`, `cache`, `total`), whether they
       `fit`, and seconds (`plain` of an autoregressive round, `round` of one that verifies
       `load.rows` rows, `sums` of the collectives in it), and how to share `experts`, `channel` or
       `expert`, None if there are none to share. Times are those by channel.
 
     Raises:
-      ValueError: the GPU's memory or its peak rates are not known; the message lists the known ones.
+      ValueError: the GPU's memory or its peak rates are not known; the message lists the known
+        ones.
     """
     if gpu not in KNOWN:
         raise ValueError(

@@ -34,8 +34,8 @@ class Sampling:
       top_k, top_p, min_p: keep the k likeliest tokens; then the fewest of at least this total
         probability (https://arxiv.org/abs/1904.09751); then those of at least this fraction of the
         highest probability (https://arxiv.org/abs/2407.01082). None: no filter.
-      presence_penalty, frequency_penalty: subtracted from the logits of each generated token, once or
-        for every time that it is there; -2 to 2, as in OpenAI's interface (0.0).
+      presence_penalty, frequency_penalty: subtracted from the logits of each generated token, once
+        or for every time that it is there; -2 to 2, as in OpenAI's interface (0.0).
       repetition_penalty: divides the logits of tokens in the prompt or the text where they are
         positive, and multiplies them where they are negative; above 0
         (https://arxiv.org/abs/1909.05858; 1.0).

@@ -51,8 +51,8 @@ def start_session(session: Session, hooks: Hooks = UNTUNED) -> Started:
     """Run the prefill, and compile the rounds meanwhile if the call is the first of its kind.
 
     Another call of that kind, after an interrupt or in another thread, waits for the same
-    compilations. XLA compiles a program mostly on one core, so two programs take hardly longer than one. Other
-    threads compile them, because a thread that compiles cannot be interrupted.
+    compilations. XLA compiles a program mostly on one core, so two programs take hardly longer than
+    one. Other threads compile them, because a thread that compiles cannot be interrupted.
     """
     if jax.process_count() > 1:  # all must compile in the same order
         began = time.perf_counter()

@@ -63,7 +63,8 @@ class PartCache(flax.struct.PyTreeNode):
 
     They are read and written where they are, as one is in `SequenceCache`. But here the cache keeps
     its shape: XLA would copy one that loops over rounds carry and that changes its shape in them.
-    Only the attention of `pallas_kernels.reference` and `pallas_kernels.attention.blocks` can read it.
+    Only the attention of `pallas_kernels.reference` and `pallas_kernels.attention.blocks` can read
+    it.
 
     Attributes:
       k, v: [L, B, K, S, D], the rows of all sequences.
@@ -88,7 +89,8 @@ class Packing(NamedTuple):
     Attributes:
       slot: int32 [R], the slot of each packed row; padding belongs to the last slot.
       row: int32 [R], its row in the slot's tree; padding repeats the last slot's root.
-      place: int32 [B, N], the packed row of each tree row; beyond the slot's rows, that of its root.
+      place: int32 [B, N], the packed row of each tree row; beyond the slot's rows, that of its
+        root.
       count: int32 [B], rows of each slot.
     """
 

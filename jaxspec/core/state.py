@@ -140,8 +140,8 @@ class Request(flax.struct.PyTreeNode):
       sequence: uint32 [B], number of each sequence, which keys its noise.
       sampling: `jaxspec.core.sampling.settings.SamplingValues`.
       controls: traced values that a policy reads; None without a policy.
-      stop_from: int32 [B], generated tokens before which none of `stop` and no end token of the model
-        may be drawn; None: 0.
+      stop_from: int32 [B], generated tokens before which none of `stop` and no end token of the
+        model may be drawn; None: 0.
       deepest: int32 [B], longest path to draft, 0 for autoregressive sequences; None: no limit.
     """
 
@@ -177,8 +177,8 @@ class DecodeState(flax.struct.PyTreeNode):
       round_steps: int32 [B, M], draft steps of each round after the root's, -1 for a round that did
         not draft; None without a policy.
       evidence: a `jaxspec.round.evidence.Evidence`; None if the call gathers none.
-      counts: int32 [B, V], how often each token is in the text, see `jaxspec.core.sampling.penalties`; None
-        without penalties.
+      counts: int32 [B, V], how often each token is in the text, see
+        `jaxspec.core.sampling.penalties`; None without penalties.
     """
 
     tokens: jax.Array

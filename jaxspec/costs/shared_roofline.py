@@ -196,9 +196,9 @@ def choose_experts_split(
     """Choose how devices share experts: by `channel` or whole, by `expert`; None if they have none.
 
     The choice is the one that moves fewer bytes on the busiest device. By channel, all devices read
-    as many weights, but each moves a row of [E] for every expert of every token three times: in, out
-    and into the sum. By expert, one device reads more weights than the mean, and moves rows in and
-    out for its own experts alone.
+    as many weights, but each moves a row of [E] for every expert of every token three times: in,
+    out and into the sum. By expert, one device reads more weights than the mean, and moves rows in
+    and out for its own experts alone.
 
     Args:
       config: of the target.

@@ -22,8 +22,8 @@ from jaxspec.targets.weights import HEAD
 
 # The entry of config.json and its value.
 ENTRY, TARGET = "output_projection", "target"
-# Tensors that such a file leaves out: the projection, and the target's embeddings, which some layouts
-# store and which are never read.
+# Tensors that such a file leaves out: the projection, and the target's embeddings, which some
+# layouts store and which are never read.
 LEFT_OUT = ("lm_head.weight", "embed_tokens.weight")
 
 

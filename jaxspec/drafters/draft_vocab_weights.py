@@ -1,7 +1,7 @@
 """Read and write the weights of a drafter together with the map of its reduced draft vocabulary.
 
-Files hold the map as `d2t` and `t2d` (see `jaxspec.io.weights.draft_vocab`). Variables hold its token ids in
-the collection `draft` (see `jaxspec.drafters.base`).
+Files hold the map as `d2t` and `t2d` (see `jaxspec.io.weights.draft_vocab`). Variables hold its
+token ids in the collection `draft` (see `jaxspec.drafters.base`).
 """
 
 from __future__ import annotations

@@ -44,9 +44,9 @@ def make_own_format(
       sizes: names of the integer fields that the `jaxspec` object holds.
       leaves: config -> table of all trained weights.
 
-    The format's `read` raises FileNotFoundError if there are no weights, WeightMismatch, which lists
-    all tensors that are missing, unexpected, misshapen or no floats, and ValueError if files are
-    unsafe or damaged, weights hold NaN or the map of draft tokens is wrong.
+    The format's `read` raises FileNotFoundError if there are no weights, WeightMismatch, which
+    lists all tensors that are missing, unexpected, misshapen or no floats, and ValueError if files
+    are unsafe or damaged, weights hold NaN or the map of draft tokens is wrong.
     """
 
     def from_hf(hf: dict[str, Any]) -> Any:

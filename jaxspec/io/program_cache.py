@@ -1,8 +1,8 @@
 """Keep compiled programs in the user's cache folder, so that a later process compiles nothing.
 
 This is JAX's persistent compilation cache, with what XLA timed on a GPU. It serves every program of
-the process. `JAXSPEC_COMPILE_CACHE=0` turns it off, `JAXSPEC_CACHE` moves it. Settings of JAX's own,
-in code or in its environment variables, come first.
+the process. `JAXSPEC_COMPILE_CACHE=0` turns it off, `JAXSPEC_CACHE` moves it. Settings of JAX's
+own, in code or in its environment variables, come first.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import jax
 from jaxspec.io.user_cache import user_cache, warn_unwritten
 
 SWITCH, FOLDER = "JAXSPEC_COMPILE_CACHE", "programs"
-# XLA's file of kernels forgets the shape of a kernel's grid, so a program that takes attention from it
-# computes nonsense or crashes (xla/service/gpu/kernel_reuse_cache.cc, and docs/gpu.md).
+# XLA's file of kernels forgets the shape of a kernel's grid, so a program that takes attention from
+# it computes nonsense or crashes (xla/service/gpu/kernel_reuse_cache.cc, and docs/gpu.md).
 _CACHES, _KERNELS = "jax_persistent_cache_enable_xla_caches", "xla_gpu_kernel_cache_file"
 # With a limit, JAX locks the folder for each file, and drops the programs that were not used for
 # longest.

@@ -1,5 +1,5 @@
-"""The `Round`, which all phases of a round read and which is made once per trace, and what `grow` and
-`verify` hand to the phases after them.
+"""The `Round`, which all phases of a round read and which is made once per trace, and what `grow`
+and `verify` hand to the phases after them.
 
 A phase is a function `phase(round, state, …)`; `jaxspec.round.loop` knows their order. Benchmarks
 and recorders run single phases through `compile_phase`.
@@ -122,7 +122,8 @@ class Round:
         """Draw the Gumbel noise of `count` tokens from positions `position` int32 [B] on.
 
         Returns:
-          float32 [B, count, V], or None for greedy decoding; zeros for greedy sequences beside others.
+          float32 [B, count, V], or None for greedy decoding; zeros for greedy sequences beside
+          others.
         """
         if self.config.sampling.greedy:
             return None

@@ -27,8 +27,8 @@ from jaxspec.round.stop_rule import (
 )
 from pallas_kernels.aot import FALLBACK
 
-# Layers of all steps of a round up to which a GPU's program repeats the step. Beyond, a step is long
-# against the work of the host, and repeating it makes the compilation long.
+# Layers of all steps of a round up to which a GPU's program repeats the step. Beyond, a step is
+# long against the work of the host, and repeating it makes the compilation long.
 _UNROLLED = 32
 
 

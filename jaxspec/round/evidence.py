@@ -1,9 +1,9 @@
 """Evidence of rounds: what the target computed for the tokens that they committed.
 
-A drafter can be trained on it later, see `jaxspec.adapt`: the features that it reads, and the hidden
-states that give the target's distribution of the next token. Rows are gathered on the device, inside
-the loop, into rings that hold the newest `DecodeConfig.evidence` rows of a sequence. With 0 rows
-nothing is gathered.
+A drafter can be trained on it later, see `jaxspec.adapt`: the features that it reads, and the
+hidden states that give the target's distribution of the next token. Rows are gathered on the
+device, inside the loop, into rings that hold the newest `DecodeConfig.evidence` rows of a sequence.
+With 0 rows nothing is gathered.
 """
 
 from __future__ import annotations

@@ -1,21 +1,22 @@
 """Foresee which nodes a tree will be drafted from, and compute all their distributions at once.
 
-With DSpark's vanilla and gated heads, a node's distribution depends on its depth and its token alone.
-Then a tree needs one distribution for each *state*, a depth and a token, and no state matters unless
-the best path that ends in it does. So the states with the best such paths are enough: as many as the
-tree has nodes. Among a shortlist of tokens per depth these paths are found by the Viterbi algorithm,
-from a product of shortlists with each other. One product with the whole vocabulary then gives the
-distributions of the states that it finds; level by level, it takes one product for each level.
+With DSpark's vanilla and gated heads, a node's distribution depends on its depth and its token
+alone. Then a tree needs one distribution for each *state*, a depth and a token, and no state
+matters unless the best path that ends in it does. So the states with the best such paths are
+enough: as many as the tree has nodes. Among a shortlist of tokens per depth these paths are found
+by the Viterbi algorithm, from a product of shortlists with each other. One product with the whole
+vocabulary then gives the distributions of the states that it finds; level by level, it takes one
+product for each level.
 
 A shortlist only foresees. The tree grows level by level as without it, by exact distributions, but
-from foreseen nodes alone. Nodes that were not foreseen get no children, so at worst they are missing
-in the tree, and what is in it has its exact score. The tree is certainly the exact one if every node
-that is not the tree's last and may have children was foreseen: whatever is missing comes after some
-other node, which then comes after the tree's. Without this certificate the steps are taken again,
-and every level computes its own nodes.
+from foreseen nodes alone. Nodes that were not foreseen get no children, so at worst they are
+missing in the tree, and what is in it has its exact score. The tree is certainly the exact one if
+every node that is not the tree's last and may have children was foreseen: whatever is missing comes
+after some other node, which then comes after the tree's. Without this certificate the steps are
+taken again, and every level computes its own nodes.
 
-The foresight is not exact, since the mass of the tokens outside a shortlist is taken without what the
-tokens before them add, so somewhat more states are computed than matter.
+The foresight is not exact, since the mass of the tokens outside a shortlist is taken without what
+the tokens before them add, so somewhat more states are computed than matter.
 """
 
 from __future__ import annotations

@@ -68,8 +68,8 @@ class Plan(NamedTuple):
         capacity.
       longest: largest number of tokens that a round commits, A.
       policy: functions of the policy, or None.
-      blocks: {block size: the drafter of blocks of this size}, ascending, of the sizes that drafting
-        is compiled for. Empty unless the policy chooses block sizes.
+      blocks: {block size: the drafter of blocks of this size}, ascending, of the sizes that
+        drafting is compiled for. Empty unless the policy chooses block sizes.
     """
 
     target: Transformer

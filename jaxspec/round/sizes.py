@@ -1,7 +1,7 @@
 """Sizes that decide which program a call runs: few of them, so that calls share programs.
 
-Kernels read the live part of a cache, so a larger one costs memory and no time. Parts of a round are
-compiled for a few sizes, of which a round runs the smallest that does.
+Kernels read the live part of a cache, so a larger one costs memory and no time. Parts of a round
+are compiled for a few sizes, of which a round runs the smallest that does.
 """
 
 from __future__ import annotations

@@ -149,9 +149,9 @@ def score_rows(
     """Return the target's log-probability of each row's token given its parent, for traces.
 
     The distribution is softmax(logits / T) of the target's raw logits, over the whole vocabulary:
-    before penalties, excluded end tokens, top-k, top-p and min-p. T is the sampling temperature, and
-    1 in greedy decoding. This is a program of its own, which runs the target over the tree once more,
-    so that a round's program is the same with a trace and without.
+    before penalties, excluded end tokens, top-k, top-p and min-p. T is the sampling temperature,
+    and 1 in greedy decoding. This is a program of its own, which runs the target over the tree once
+    more, so that a round's program is the same with a trace and without.
 
     Args:
       cache, tree, accepted: after the round; rows that it committed are masked.

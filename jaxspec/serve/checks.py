@@ -72,7 +72,8 @@ class CheckedRequest:
       prompt: token ids.
       stop_ids, stop_strings: what ends its text.
       settings: values for `jaxspec.serve.on_device.slot_settings.write_settings`.
-      reader: number of the drafter that may read its tokens, from 1: its own, or the first for `ar`.
+      reader: number of the drafter that may read its tokens, from 1: its own, or the first for
+        `ar`.
     """
 
     request: ServeRequest

@@ -117,8 +117,8 @@ class Engine:
         """Compile what visits need and learn what rounds cost. The first visit does it otherwise.
 
         Args:
-          wait: False: return as soon as requests can run, one at a time and without drafts at first.
-            The rest is compiled meanwhile, where that disturbs nothing.
+          wait: False: return as soon as requests can run, one at a time and without drafts at
+            first. The rest is compiled meanwhile, where that disturbs nothing.
 
         Raises:
           RuntimeError: the engine is running requests, or this is no process that takes any.

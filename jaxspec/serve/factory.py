@@ -62,7 +62,8 @@ def make_engine(
     Args:
       params: from `jaxspec.load`.
       slots: requests that decode at the same time.
-      capacity: rows of each slot's key-value caches (None: 2048, or what the model's positions need).
+      capacity: rows of each slot's key-value caches (None: 2048, or what the model's positions
+        need).
       drafter: as in `jaxspec.decode`; or names of several drafters, from which each request chooses
         one. The first is that of requests that name none. None: the first two that are loaded, and
         requests that name none get the one that has been faster.
@@ -71,7 +72,8 @@ def make_engine(
         default, if the rule weighs costs and the target is on one device).
       budget: most rows of a slot in a round, the root included (None: 32; on a CPU, where more rows
         seldom pay and every number of rows takes seconds to compile, 8).
-      rule: how a round's rows are shared, one of `jaxspec.serve.on_device.share_rows.RULES`; `ar` uses no drafter.
+      rule: how a round's rows are shared, one of `jaxspec.serve.on_device.share_rows.RULES`; `ar`
+        uses no drafter.
       edges: numbers of rows that verification is compiled for (None: powers of two).
       queue: requests that may wait, at least 1; each waits until the next visit.
       rounds: most rounds of a visit, up to 16.
@@ -79,8 +81,8 @@ def make_engine(
         host's time, fewer stream more smoothly. None: as many as `rounds` says.
       max_logprobs: most alternatives that a request may ask for with the log-probabilities of its
         tokens, up to 20; 0: requests cannot ask for any.
-      costs: seconds of rounds, if they are known (None: measured when the engine warms up, and kept);
-        only the rules `global` and `equal` read them.
+      costs: seconds of rounds, if they are known (None: measured when the engine warms up, and
+        kept); only the rules `global` and `equal` read them.
       tuner: keeps these costs, and chooses among drafters (None: the process's own).
       clock: seconds, for deadlines.
 

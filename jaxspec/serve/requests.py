@@ -14,8 +14,8 @@ Finish = Literal["stop", "length", "abort", "deadline", "error"]
 class ServeRequest:
     """One text to generate.
 
-    Its tokens are those of `jaxspec.decode(params, tokens, …)` with the same settings, whatever else
-    the engine runs.
+    Its tokens are those of `jaxspec.decode(params, tokens, …)` with the same settings, whatever
+    else the engine runs.
 
     Attributes:
       tokens: ids of the prompt.
@@ -27,8 +27,8 @@ class ServeRequest:
       stop: strings and token ids that end the text, in addition to the model's EOS tokens.
       ignore_eos: do not stop at the model's EOS tokens.
       min_tokens: tokens before which nothing ends the text, at most `max_new_tokens`.
-      drafter: `ar`, or the name of one of the engine's drafters; None: the first of them. It changes
-        no token.
+      drafter: `ar`, or the name of one of the engine's drafters; None: the first of them. It
+        changes no token.
       weight: how much a token of this request counts when rows are shared, 0.001 to 1000.
       deadline: seconds after `submit` at which the request ends with what it has; None: never.
       trace: return the draft tree of each round, one round per update.
@@ -36,8 +36,8 @@ class ServeRequest:
         100; at most 64. `jaxspec.decode` has no such argument.
       logprobs: how many alternatives of each token to return with its log-probability; None: not
         even that.
-      prompt_logprobs: the same for each token of the prompt after the first. The whole prompt is read
-        then, though a slot may hold a part of it, and the tokens after it are not drafted.
+      prompt_logprobs: the same for each token of the prompt after the first. The whole prompt is
+        read then, though a slot may hold a part of it, and the tokens after it are not drafted.
     """
 
     tokens: tuple[int, ...]

@@ -118,8 +118,8 @@ class Attention(nn.Module):
         return add_parts(parts, x.dtype), new_kv
 
     def in_parts(self, x, rope, positions, mask, prefix, window=None, earlier=None):
-        """Compute the result [S, B, T, E], see `pallas_kernels.reference.add_parts`, and the new rows'
-        k and v.
+        """Compute the result [S, B, T, E], see `pallas_kernels.reference.add_parts`, and the new
+        rows' k and v.
         """
         cached = prefix is not None
         q, k, v = self._project(x, rope, cached)

@@ -50,7 +50,8 @@ class SparseMLP(nn.Module):
         if moe.devices > 1:
             expert -= jax.lax.axis_index(MODEL) * own
             expert = jnp.where((expert >= 0) & (expert < own), expert, own)
-        # One tile per step does not keep a GPU busy. More tiles cost copies of the experts' weights.
+        # One tile per step does not keep a GPU busy. More tiles cost copies of the experts'
+        # weights.
         mix = find_kernel(x.dtype, gate_up.values.dtype, moe.devices > 1) or functools.partial(
             jax.lax.platform_dependent,
             cpu=functools.partial(mix_experts, tiles_per_step=1),
@@ -66,10 +67,10 @@ def mix_experts(
     """Compute the weighted sum of each row's chosen experts.
 
     This serves where `pallas_kernels.experts` does not run. On CPUs and GPUs, `jax.lax.ragged_dot`
-    multiplies every row by every expert and masks. Here the (row, choice) pairs are sorted by expert
-    and cut into tiles of one expert each, and a loop runs over the tiles in use. A loop of unknown
-    length has no reverse-mode derivative, so this serves decoding and feature extraction, not
-    training of the target.
+    multiplies every row by every expert and masks. Here the (row, choice) pairs are sorted by
+    expert and cut into tiles of one expert each, and a loop runs over the tiles in use. A loop of
+    unknown length has no reverse-mode derivative, so this serves decoding and feature extraction,
+    not training of the target.
 
     Args:
       rows: [R, E].

@@ -1,11 +1,13 @@
 """The automatic policy: choose the rows of every round by cost, without calibration by hand.
 
 It is BASTION's controller with the rule `best`. Its round costs are probed with the program that
-decodes, when that is first compiled for a device, model, drafter and setting. They are kept on disk.
+decodes, when that is first compiled for a device, model, drafter and setting. They are kept on
+disk.
 
 In float32 they are corrected after every decode, and what a process learns about acceptance is kept
-for its later calls: rows change no text there. In shorter floats the rows of a round change roundings,
-so a steady policy begins every call anew, with costs that nothing but `jaxspec calibrate` replaces.
+for its later calls: rows change no text there. In shorter floats the rows of a round change
+roundings, so a steady policy begins every call anew, with costs that nothing but
+`jaxspec calibrate` replaces.
 """
 
 from __future__ import annotations
@@ -31,9 +33,9 @@ from jaxspec.tuner.store import Store, describe_model
 
 # Numbers of rows that rounds verify, and that verification is compiled for. On a CPU every row of a
 # large target costs, and more than 4 seldom pay; a small one spends its rounds on what does not
-# depend on the rows. Sampling draws noise for every row, and a fourth row is then seldom accepted; a
-# product with a transposed matrix takes no longer for 4 rows than for 3. On a GPU up to 64 rows cost
-# little more than one.
+# depend on the rows. Sampling draws noise for every row, and a fourth row is then seldom accepted;
+# a product with a transposed matrix takes no longer for 4 rows than for 3. On a GPU up to 64 rows
+# cost little more than one.
 CPU_WIDTHS, SMALL_CPU_WIDTHS, SAMPLED_CPU_WIDTHS = (1, 4), (1, 4, 8), (1, 3)
 GPU_WIDTHS = (1, 16, 32, 64)
 # Bytes of weights up to which a target is small: those that caches of processors hold.
@@ -67,8 +69,8 @@ def choose_widths(params: Params, budget: int | None, greedy: bool) -> tuple[int
 def make_automatic(costs: RoundCosts, rate: float = RATE) -> Policy:
     """Make the policy with these costs.
 
-    A round that drafted never verifies a single row. It would gain little, and take the time that its
-    program takes to compile.
+    A round that drafted never verifies a single row. It would gain little, and take the time that
+    its program takes to compile.
 
     Args:
       rate: weight of measured times in the correction of the costs.
@@ -118,10 +120,10 @@ class AutomaticPolicies:
           steady: leave out what was learned.
 
         Returns:
-          The policy of this process's last such call; else a new one with the costs that are kept on
-          disk; else one with placeholder costs, for which `is_probed` is False. It is None where no
-          policy can decide: for `ar`, for trees in an order of their own, and for rejection sampling;
-          or where costs can be neither found nor measured.
+          The policy of this process's last such call; else a new one with the costs that are kept
+          on disk; else one with placeholder costs, for which `is_probed` is False. It is None where
+          no policy can decide: for `ar`, for trees in an order of their own, and for rejection
+          sampling; or where costs can be neither found nor measured.
         """
         if config.drafter == "ar":
             return Recalled(None, config)

@@ -1,8 +1,8 @@
 """Choose the drafter of a call by the speeds that earlier calls of this process reached.
 
 The first drafter decodes the first call, and the fastest one so far the later ones. Now and then
-the one that has waited longest decodes: it may be faster, or suit the present prompts better. Trials
-are seldom, because the first call of a drafter compiles its program.
+the one that has waited longest decodes: it may be faster, or suit the present prompts better.
+Trials are seldom, because the first call of a drafter compiles its program.
 """
 
 from __future__ import annotations

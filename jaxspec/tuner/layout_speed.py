@@ -1,10 +1,10 @@
 """Measure which copies of weights are faster than XLA's own products of few rows, if any are.
 
-On some processors they halve the time of 4 rows, on others they take up to two fifths longer. It depends on the
-sizes of the matrices too: on an EPYC with AVX-512, panels of 32 outputs take four fifths of the time of
-a transposed copy in layers of 320 inputs, and twice its time in layers of 4,096. So layers of the
-target's own sizes are timed. One measurement for a processor, these sizes and a version of jax is
-kept on disk; `jaxspec check` times more numbers of rows.
+On some processors they halve the time of 4 rows, on others they take up to two fifths longer. It
+depends on the sizes of the matrices too: on an EPYC with AVX-512, panels of 32 outputs take four
+fifths of the time of a transposed copy in layers of 320 inputs, and twice its time in layers of
+4,096. So layers of the target's own sizes are timed. One measurement for a processor, these sizes
+and a version of jax is kept on disk; `jaxspec check` times more numbers of rows.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from jaxspec.targets.layouts.copies import COPIES
 from jaxspec.targets.layouts.layout import Layout
 from jaxspec.tuner.store import Store
 
-# Rounds of one sequence verify 4 rows by default, those of more sequences 8 or more. What is fastest
-# for 4 rows may not be for 8.
+# Rounds of one sequence verify 4 rows by default, those of more sequences 8 or more. What is
+# fastest for 4 rows may not be for 8.
 FEW, MORE = 4, 8
 # Bytes of weights that are timed, if the target has as many: more than most caches hold.
 WEIGHT_BYTES = 48 * 2**20

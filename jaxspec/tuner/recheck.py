@@ -1,7 +1,7 @@
 """Check the automatic policy's costs in running decodes.
 
-A decode shows what the kinds of rounds cost that the policy chose. A wrong cost of another kind may be
-why it was not chosen, and would stay wrong. So now and then a decode begins with a few rounds of
+A decode shows what the kinds of rounds cost that the policy chose. A wrong cost of another kind may
+be why it was not chosen, and would stay wrong. So now and then a decode begins with a few rounds of
 another kind and as many of the usual one, and the ratio of their times corrects the other's cost.
 These rounds commit tokens like all others.
 """
@@ -80,8 +80,8 @@ class Rechecks:
 def choose_kinds(sizes: np.ndarray, widths: tuple[int, ...], turn: int) -> tuple[int, int]:
     """Choose the usual kind of round, and the one to compare with it.
 
-    Every other check is of autoregressive rounds, unless they are the usual ones. A round that drafts
-    and verifies one row is never worth its time.
+    Every other check is of autoregressive rounds, unless they are the usual ones. A round that
+    drafts and verifies one row is never worth its time.
 
     Args:
       sizes: int [N + 1], rounds by verified rows; entry 0 counts rounds that did not draft.

@@ -1,10 +1,10 @@
 """Decide when a batch shrinks without being asked: once its smaller programs have paid.
 
-A smaller batch runs programs of its own, which take seconds to compile, and nobody knows how long its
-texts will be. So a process adds up what finished sequences cost it, and compiles for a smaller batch
-when that reaches what compiling took for the whole batch. If rounds cost as much for each sequence,
-it loses for no size more than twice what the best choice in hindsight does (Karlin, Manasse, Rudolph
-and Sleator 1988). Batches of a size that is compiled shrink at once.
+A smaller batch runs programs of its own, which take seconds to compile, and nobody knows how long
+its texts will be. So a process adds up what finished sequences cost it, and compiles for a smaller
+batch when that reaches what compiling took for the whole batch. If rounds cost as much for each
+sequence, it loses for no size more than twice what the best choice in hindsight does (Karlin,
+Manasse, Rudolph and Sleator 1988). Batches of a size that is compiled shrink at once.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class ShrinkPrices:
         Args:
           session: of the present batch.
           batch: number of sequences of the smaller one.
-          seconds: that passed since the last look, if the smaller batch would have done then. Rounds
-            are taken to cost as much for each sequence.
+          seconds: that passed since the last look, if the smaller batch would have done then.
+            Rounds are taken to cost as much for each sequence.
         """
         key = find_key(session, batch)
         if key in self.prices:

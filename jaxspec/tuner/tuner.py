@@ -31,9 +31,10 @@ from jaxspec.tuner.weight_layouts import WeightLayouts
 class Tuner(Hooks):
     """Times, remembers and chooses what callers leave open: how much to draft, and with what.
 
-    A call is *steady* if no clock may decide anything in it: in other dtypes than float32, where the
-    rows of a round change roundings, and with a frozen tuner. All choices of a steady call follow from
-    its prompts, seed, model and a table of costs that no call changes once it is written.
+    A call is *steady* if no clock may decide anything in it: in other dtypes than float32, where
+    the rows of a round change roundings, and with a frozen tuner. All choices of a steady call
+    follow from its prompts, seed, model and a table of costs that no call changes once it is
+    written.
 
     Attributes:
       store: its files, see `jaxspec.tuner.store`.

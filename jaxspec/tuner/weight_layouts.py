@@ -19,10 +19,11 @@ from jaxspec.tuner.layout_speed import FEW, Sizes, choose_sizes, find_fastest
 from jaxspec.tuner.store import Store
 from pallas_kernels.versions import vectorizes_sums
 
-# Largest share of the machine's memory that a copy of a model may take. Calls of one sequence and of
-# several may read different ones.
+# Largest share of the machine's memory that a copy of a model may take. Calls of one sequence and
+# of several may read different ones.
 MOST_MEMORY = 0.25
-# Environment variable: 0 makes no copies, a number of outputs side by side makes them without measuring.
+# Environment variable: 0 makes no copies, a number of outputs side by side makes them without
+# measuring.
 SWITCH = "JAXSPEC_PANELS"
 
 

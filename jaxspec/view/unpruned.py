@@ -30,8 +30,8 @@ def grow_unpruned_tree(params: Params, prompt: Any, round: int, **options: Any) 
       params: weights, from `jaxspec.load`.
       prompt: a single prompt.
       round: number of the round, from 1.
-      options: keyword arguments of `jaxspec.decode`. Earlier rounds follow its policy, so the tree is
-        the one that the policy cut.
+      options: keyword arguments of `jaxspec.decode`. Earlier rounds follow its policy, so the tree
+        is the one that the policy cut.
 
     Raises:
       ValueError: as `jaxspec.decode`.

@@ -64,8 +64,8 @@ def load(
       dtype: dtype of weights and caches. By default float32 on a CPU, bfloat16 on a GPU, and
         float16 on GPUs without bfloat16 units (T4).
       quantize: `int8` or `fp8`: store the target's weights in one byte each, with a scale per
-        output channel, and compute in `dtype`; see `jaxspec.targets.layouts.quant`. The output is that of
-        the quantised model. Drafters stay in `dtype`.
+        output channel, and compute in `dtype`; see `jaxspec.targets.layouts.quant`. The output is
+        that of the quantised model. Drafters stay in `dtype`.
       progress: show on stderr how much has been read. By default on terminals, if the load takes
         longer than two seconds.
       mesh: devices that share the target: `jax.make_mesh((8,), ("model",))`. Each also holds the
@@ -124,8 +124,8 @@ def _open_full(directory: Path) -> WeightFiles | GgufWeights:
 def _check_tokenizer(directory: Path, tokenizer: Tokenizer | None, rows: int) -> None:
     """Raise a ValueError if many tokens have no row in the embedding table.
 
-    A few may have none: fine-tuning adds tokens such as `[PAD]` that no text uses. Prompts that hold
-    them are refused.
+    A few may have none: fine-tuning adds tokens such as `[PAD]` that no text uses. Prompts that
+    hold them are refused.
     """
     if tokenizer is None or len(tokenizer) <= rows:
         return

@@ -1,8 +1,8 @@
 """The drafters of a load: find their files, read them, and fit them to the target.
 
-The target's embedding table may have another number of rows. Published models pad their tables, each
-size of a family otherwise: Qwen2.5 has 151936 rows at 0.5B and 152064 at 7B, for one tokenizer. No
-text uses the rows beyond its tokens.
+The target's embedding table may have another number of rows. Published models pad their tables,
+each size of a family otherwise: Qwen2.5 has 151936 rows at 0.5B and 152064 at 7B, for one
+tokenizer. No text uses the rows beyond its tokens.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from jaxspec.io.weights.config_entries import read_entries
 from jaxspec.io.weights.provenance import read_training_cost
 from jaxspec.zoo.places import find_drafters, resolve_drafter, resolve_model
 
-# Rows beyond its tokenizer's tokens that a table may have. Without the drafter's own tokenizer, more
-# of them mean another vocabulary.
+# Rows beyond its tokenizer's tokens that a table may have. Without the drafter's own tokenizer,
+# more of them mean another vocabulary.
 _PADDING = 1024
 
 

@@ -20,9 +20,9 @@ def make_attention_program(
     Args:
       calls: one dict per call, with `rows`, `heads`, `kv_heads`, `head_dim`, `capacity`, and
         optionally `batch` (default: 1), `dtype` (bfloat16), `window` (None) and `causal` (False:
-        rows of a tree under a mask). With `packed`, they are packed rows of `batch` sequences, which
-        have up to `packed` rows each; with `laid_out` too, they are laid out by sequence even where
-        a kernel takes them packed.
+        rows of a tree under a mask). With `packed`, they are packed rows of `batch` sequences,
+        which have up to `packed` rows each; with `laid_out` too, they are laid out by sequence even
+        where a kernel takes them packed.
       implementation: name of an implementation (default: the registry's choice).
     """
 

@@ -70,8 +70,8 @@ def count_traffic(text: str) -> dict[str, Any]:
       text: optimised HLO.
 
     Returns:
-      The fields of `Traffic`. With conditionals in a named scope `fallback`, also `common`: the same
-      fields if these take their other branch.
+      The fields of `Traffic`. With conditionals in a named scope `fallback`, also `common`: the
+      same fields if these take their other branch.
     """
     computations = {
         name: [_Instruction(*each[:3], _operands(each[3], each[2]), each[3]) for each in lines]

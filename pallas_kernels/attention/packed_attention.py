@@ -1,11 +1,11 @@
 """Attention of packed rows: some rows of every sequence, side by side, as many as each has.
 
 The Triton kernel takes the rows as they lie, with a table of row tiles. A tile is a few consecutive
-rows of one sequence; a program handles one tile, one kv head and a part of the sequence's prefix, as
-in `pallas_kernels.attention.tree_attention`. So its work grows with the rows, not with the most rows that a
-sequence may have. Tiles of one sequence each read its prefix, at about the same time: all but the
-first find it in the L2 cache. Where no such kernel runs, the rows are laid out by sequence, padded,
-and packed again.
+rows of one sequence; a program handles one tile, one kv head and a part of the sequence's prefix,
+as in `pallas_kernels.attention.tree_attention`. So its work grows with the rows, not with the most
+rows that a sequence may have. Tiles of one sequence each read its prefix, at about the same time:
+all but the first find it in the L2 cache. Where no such kernel runs, the rows are laid out by
+sequence, padded, and packed again.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pallas_kernels.tuning import Problem, Tiles, packed_tiles
 
 
 def by_sequence(q, k, v, positions, mask, prefix, packing, window=None) -> jax.Array:
-    """Compute attention of packed rows, laid out by sequence, with `pallas_kernels.reference` or another
-    implementation of `tree_attention` that the registry chooses.
+    """Compute attention of packed rows, laid out by sequence, with `pallas_kernels.reference` or
+    another implementation of `tree_attention` that the registry chooses.
 
     Args:
       q: [1, R, H, D], after RoPE, not scaled.
@@ -36,8 +36,8 @@ def by_sequence(q, k, v, positions, mask, prefix, packing, window=None) -> jax.A
         see `pallas_kernels.reference.tree_attention`.
       packing: (slot int32 [R], the sequence of each row; row int32 [R], its number there; place
         int32 [B, N], the packed row of each row of a sequence; count int32 [B], rows of each
-        sequence). Rows of a sequence are consecutive and in order, as the sequences are; those after
-        the last are padding, R in all.
+        sequence). Rows of a sequence are consecutive and in order, as the sequences are; those
+        after the last are padding, R in all.
       window: int or None; a row at position p sees prefix positions above p - window.
 
     Returns:

@@ -1,8 +1,8 @@
 """The program of the Triton attention kernels: some query rows of a sequence, a part of its keys.
 
-`tree_attention` runs it on blocks of the rows of every sequence, `packed_attention` on tiles of rows
-that lie packed. It keeps a running maximum and sum (online softmax, base 2). Query heads that share a
-kv head are rows of the same block, so each key is read once.
+`tree_attention` runs it on blocks of the rows of every sequence, `packed_attention` on tiles of
+rows that lie packed. It keeps a running maximum and sum (online softmax, base 2). Query heads that
+share a kv head are rows of the same block, so each key is read once.
 """
 
 from __future__ import annotations

@@ -84,8 +84,8 @@ def load_packed_rows(options: DataOptions, tokenizer) -> PackedRows:
         a tokenizer of `transformers`, or None if all records are token ids.
 
     Raises:
-      DataError: see `training.data.samples.read_records` and `training.data.encode.encode`; or no token to
-        train on is left.
+      DataError: see `training.data.samples.read_records` and `training.data.encode.encode`; or no
+        token to train on is left.
     """
     if options.length < 2:
         raise DataError(f"length is {options.length}: a row needs at least 2 tokens")

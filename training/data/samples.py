@@ -17,7 +17,8 @@ A file holds JSON Lines or one JSON array, see `jaxspec.io.text.json_records`, o
 
 The form of a record is found by its keys, in the order tokens, messages, prompt, turns, question,
 instruction, text. Any record may have a `domain`. A first line with the key `settings` says how the
-file was made and is skipped. Names of roles are those of `jaxspec.io.text.messages`, and `roles` adds to them.
+file was made and is skipped. Names of roles are those of `jaxspec.io.text.messages`, and `roles`
+adds to them.
 """
 
 from __future__ import annotations

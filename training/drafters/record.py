@@ -54,7 +54,8 @@ class TrainingRecord:
       config: (ModelOptions, TargetConfig, folder of the tokenizer or None) -> its config.
       init: (config, seed, head [E, D] at which its output projection may start) -> float32
         variables.
-      loss: (config, TargetConfig, LossOptions, own options) -> the loss, see `training.run.loop.fit`.
+      loss: (config, TargetConfig, LossOptions, own options) -> the loss, see
+        `training.run.loop.fit`.
       options: dataclass of its own options; None: it has none.
       group: their name on the command line, `--method.GROUP.*`; None: the drafter's name.
       presets: its recipes by name.

@@ -86,8 +86,8 @@ def gather_rows(batch, states: TeacherStates, slots: int, with_teacher: bool) ->
     """Gather what slot k of each anchor learns, of the token k + 1 places after it.
 
     Returns:
-      `label` int32 [B, A, K]; and with the teacher `teacher` [B, A, K, E], the target's hidden state
-      before that token, and `best` int32 [B, A, K] if it was computed.
+      `label` int32 [B, A, K]; and with the teacher `teacher` [B, A, K, E], the target's hidden
+      state before that token, and `best` int32 [B, A, K] if it was computed.
     """
     before = batch["anchors"][..., None] + jnp.arange(slots)
     before = jnp.minimum(before, batch["tokens"].shape[1] - 2)

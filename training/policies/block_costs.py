@@ -2,7 +2,8 @@
 
 BlockPilot's speed labels use these times:
 
-    python -m jaxspec.training.policies.block_costs --drafter dflash --sizes 6 7 8 9 10 --out times.json
+    python -m jaxspec.training.policies.block_costs --drafter dflash --sizes 6 7 8 9 10 \\
+        --out times.json
 
 Sizes differ by a few percent, and timing every answer anew is too noisy to show that. An answer's
 time is therefore computed from this table.

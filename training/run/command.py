@@ -14,8 +14,8 @@ from jaxspec.core.runtime.jax_settings import own_process
 def one_line_errors() -> Iterator[None]:
     """Exit with one line for errors that the user can fix.
 
-    These are bad options, bad data, missing files and full disks. `jaxspec.core.runtime.interrupts` ends a
-    command on Ctrl-C.
+    These are bad options, bad data, missing files and full disks. `jaxspec.core.runtime.interrupts`
+    ends a command on Ctrl-C.
     """
     try:
         with own_process():

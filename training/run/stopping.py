@@ -60,8 +60,8 @@ def catch_stop() -> Iterator[StopRequest]:
     """Let SIGTERM only ask to stop; the same signal again ends the process as it would.
 
     The run lets Ctrl-C do the same, by `StopRequest.catch`, once there is a step to save: the first
-    one compiles, which takes long. Processes of one run get signals at different steps, and all must
-    write a checkpoint together: with several, and in a thread, nothing is caught.
+    one compiles, which takes long. Processes of one run get signals at different steps, and all
+    must write a checkpoint together: with several, and in a thread, nothing is caught.
     """
     request = StopRequest()
     request.catch(signal.SIGTERM)

@@ -36,7 +36,8 @@ def make_decider(name: str | Decider, room: Mapping[str, int] = ROOM) -> Decider
       room: {action: positions that fill its buffer}.
 
     Raises:
-      ValueError: unknown name; the message lists the known ones. Or the oracle, which is no decider.
+      ValueError: unknown name; the message lists the known ones. Or the oracle, which is no
+        decider.
     """
     if isinstance(name, Decider):
         return name

@@ -7,9 +7,9 @@ windows of throughput mostly compares their prompts. Values start above zero and
 while nothing is trained, so no state is final. A published version is taken back if its windows are
 clearly worse.
 
-Where the tokens per round tell of another text (`jaxspec.adapt.deciders.shift`), the evidence of the
-older one counts no more, exploration is armed, and older versions are compared with the current one
-on the new text. So what an update forgets does not hold it back, and is not lost either.
+Where the tokens per round tell of another text (`jaxspec.adapt.deciders.shift`), the evidence of
+the older one counts no more, exploration is armed, and older versions are compared with the current
+one on the new text. So what an update forgets does not hold it back, and is not lost either.
 
 Updates are paid from an account (`jaxspec.adapt.deciders.account`). What is paid need not wait for
 a full buffer. An update trains on the newest segments, most of which were there before, so it

@@ -120,8 +120,10 @@ class Decider(NamedTuple):
       steps: gradient steps of an update; None: one pass over its segments.
       room: {action: positions to train on without which it makes no update}; None: those that fill
         the session's buffers.
-      recent: an update trains on the newest segments, so many of them; None: on those of its buffer.
-      reads_error: whether it reads `Query.error`, which costs a pass of the drafter; else that is 0.
+      recent: an update trains on the newest segments, so many of them; None: on those of its
+        buffer.
+      reads_error: whether it reads `Query.error`, which costs a pass of the drafter; else that is
+        0.
       learns: whether it ever wants evidence; without, calls run the program that gathers none.
     """
 

@@ -1,9 +1,9 @@
 """Deciders without a rule that learns: never, always, by chance, and OSD's every few queries.
 
-OSD is online speculative decoding (Liu et al. 2024). Its code keeps the last eight requests and learns
-only the positions at which the draft was wrong, with forward KL and a constant rate; its paper updates
-every eight queries. An update is one pass over these requests: two steps where each request is a
-segment, see `LearnerOptions.batch`.
+OSD is online speculative decoding (Liu et al. 2024). Its code keeps the last eight requests and
+learns only the positions at which the draft was wrong, with forward KL and a constant rate; its
+paper updates every eight queries. An update is one pass over these requests: two steps where each
+request is a segment, see `LearnerOptions.batch`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Has the text changed? (Page 1954, Hinkley 1970)
 
 The pace of a query is the logarithm of its tokens per round. Its deviations from a running mean, in
-standard deviations, are summed up in both directions, less a slack. A sum that passes a threshold is
-an alarm. Of the queries since that sum was last zero, the new text begins where a step of the mean is
-most likely: a drafter that learns is faster and faster, and that alone is no new text. A stream whose
-domains take turns has a wide spread, so it alarms no more often than one of a single domain.
+standard deviations, are summed up in both directions, less a slack. A sum that passes a threshold
+is an alarm. Of the queries since that sum was last zero, the new text begins where a step of the
+mean is most likely: a drafter that learns is faster and faster, and that alone is no new text. A
+stream whose domains take turns has a wide spread, so it alarms no more often than one of a single
+domain.
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ class Shift:
 def find_step(changes: Sequence[float]) -> int:
     """Return how many of the last values have another mean than those before, most likely.
 
-    Before the step the mean is 0. The likelihood of a step before the last n values, whose sum is S,
-    grows with S**2 / n.
+    Before the step the mean is 0. The likelihood of a step before the last n values, whose sum is
+    S, grows with S**2 / n.
     """
     tails = itertools.accumulate(reversed(changes))
     scores = [total**2 / n for n, total in enumerate(tails, 1)]

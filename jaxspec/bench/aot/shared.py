@@ -1,5 +1,5 @@
-"""The decode loop and the prefill of a target that devices share, of shapes alone, to compile for GPUs
-that you don't have.
+"""The decode loop and the prefill of a target that devices share, of shapes alone, to compile for
+GPUs that you don't have.
 """
 
 from __future__ import annotations

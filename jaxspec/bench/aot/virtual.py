@@ -1,7 +1,7 @@
 """Compile the programs of a shared target for virtual CPU devices, which need no plugin.
 
-What each device holds and what devices exchange is what GPUs would; kernels and times are a CPU's, and
-so is the dtype of sums: float32.
+What each device holds and what devices exchange is what GPUs would; kernels and times are a CPU's,
+and so is the dtype of sums: float32.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def compile_virtual(
       part, devices, experts, options: see `jaxspec.bench.aot.report.compile_decode_loop`.
 
     Returns:
-      `gpu` (VIRTUAL), `part`, `options`, `devices`, `experts`, `compiles`, and `error` (one line) or
-      `seconds` of lowering and compilation, `memory` in bytes on each device (`arguments`,
+      `gpu` (VIRTUAL), `part`, `options`, `devices`, `experts`, `compiles`, and `error` (one line)
+      or `seconds` of lowering and compilation, `memory` in bytes on each device (`arguments`,
       `aliased`), `cache_bytes` and `collectives`, see `pallas_kernels.aot.collectives`.
 
     Raises:

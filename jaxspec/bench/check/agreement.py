@@ -25,8 +25,8 @@ MARGINS = (0.0, 0.01, 0.05, 0.2, 1.0, np.inf)
 def measure_agreement(max_new_tokens: int, dtype: str = "bfloat16") -> dict[str, Any]:
     """Decode the demonstration's prompts on `mini` with `ar` and with a tree.
 
-    After a first difference the texts have nothing to do with each other, so each prompt counts up to
-    there. The margin at a position says how close the decision was.
+    After a first difference the texts have nothing to do with each other, so each prompt counts up
+    to there. The margin at a position says how close the decision was.
 
     Returns:
       {"margins": [{"from", "to", "positions", "differing"}], "dtype"}.

@@ -19,7 +19,8 @@ from jaxspec.core.params import Params
 from jaxspec.round.loop import run
 
 ROUNDS, SHOWN = 3, 40
-# What a trace calls the lines of a GPU's kernels, and of the threads that run XLA's programs on a CPU.
+# What a trace calls the lines of a GPU's kernels, and of the threads that run XLA's programs on a
+# CPU.
 _STREAM, _THREAD = re.compile(r"^Stream"), re.compile(r"^(tf_XLA|XLA)", re.IGNORECASE)
 
 

@@ -29,8 +29,8 @@ def check_layer_kernels(real: bool) -> dict[str, Any]:
       real: compile them for this device; otherwise they run in Pallas' interpreter.
 
     Returns:
-      {kernel: {"cases", "refused" (why, for how many), "worst" error per dtype, "failed": cases with
-      an error above the tolerance or values that are not finite}}, as `check_kernels`.
+      {kernel: {"cases", "refused" (why, for how many), "worst" error per dtype, "failed": cases
+      with an error above the tolerance or values that are not finite}}, as `check_kernels`.
     """
     found = {}
     with using(None if real else "interpret"):

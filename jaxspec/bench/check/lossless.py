@@ -1,7 +1,7 @@
 """Check on `mini` that methods that draft give the tokens of autoregressive decoding.
 
-On a GPU, autoregressive decoding is compared with the processor's as well: if it is wrong itself, no
-other text can be judged by it.
+On a GPU, autoregressive decoding is compared with the processor's as well: if it is wrong itself,
+no other text can be judged by it.
 """
 
 from __future__ import annotations

@@ -81,7 +81,8 @@ CPU = Sizes(
 _NEEDS = {"prefill": 1.0}
 # Steps that use a target that devices share, if they do: the part of their names before ":".
 _SHARED = ("lossless", "rounds", "profile", "prefill")
-# Architectures to choose from, the largest first, and the share of the memory that weights may take.
+# Architectures to choose from, the largest first, and the share of the memory that weights may
+# take.
 _FAMILY, MOST_WEIGHTS = ("qwen3-8b", "qwen3-4b", "qwen3-1.7b", "qwen3-0.6b"), 0.6
 
 
@@ -132,8 +133,8 @@ def check_device(
       on the axis `model` and the `steps` that ran on them), and what `run_steps` returns.
 
     Raises:
-      ValueError: the devices cannot share the targets, `before` is of another device, or there is no
-        such step.
+      ValueError: the devices cannot share the targets, `before` is of another device, or there is
+        no such step.
     """
     device = jax.devices()[0]
     if sizes is None:

@@ -75,7 +75,8 @@ def measure_rounds(
 ) -> dict[str, Any]:
     """Time rounds as `jaxspec.decode` runs them.
 
-    With random weights hardly a drafted token is accepted, which does not change what a round costs.
+    With random weights hardly a drafted token is accepted, which does not change what a round
+    costs.
 
     Args:
       params: random weights, see `jaxspec.bench.architectures`. Devices may share the target.
@@ -86,8 +87,8 @@ def measure_rounds(
     Returns:
       `ms` per round and `quartiles` over samples; `floor_ms` and `share_of_floor` in percent, None
       where the floor is not known; `dispatch_ms`, what a call takes without a round;
-      `prefill_seconds` and `compile_seconds` of both programs. A floor is one device's, without what
-      devices exchange.
+      `prefill_seconds` and `compile_seconds` of both programs. A floor is one device's, without
+      what devices exchange.
     """
     session = prepare_rounds(params, setting, context, rounds)
     with matmul_precision(session):

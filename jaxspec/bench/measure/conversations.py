@@ -29,7 +29,8 @@ def ask_conversations(
       options: keyword arguments of `jaxspec.decode`, the same as in the measurement.
 
     Raises:
-      ValueError: as `jaxspec.decode`, for instance if a conversation outgrows the model's positions.
+      ValueError: as `jaxspec.decode`, for instance if a conversation outgrows the model's
+        positions.
     """
     asked = []
     for prompt in prompts:

@@ -43,8 +43,8 @@ def parse_methods(
       builder, score: a registered builder's name, and its score if it has one, as in `chain`,
         `best_first`, `expand+entropy` or `best_first+hybrid0.3`;
       budget: `@12`, the rows verified in a round with the root included;
-      settings: `/d6` is a `depth` of 6 (longest drafted path), `/b8` a `block_size` of 8; others are
-        the builder's, see `jaxspec.builders.parse`: `/w4` is a width of 4, as in
+      settings: `/d6` is a `depth` of 6 (longest drafted path), `/b8` a `block_size` of 8; others
+        are the builder's, see `jaxspec.builders.parse`: `/w4` is a width of 4, as in
         `eagle3-dynamic@12/d6/w4`. `/lookup` mixes prompt lookup in. The last setting may be a
         policy's name, such as `/best` or `/ddd-ltd`; the budget is then the most rows that a round
         verifies, and the option `policy` is that name, see `jaxspec.policies.named` and

@@ -123,7 +123,8 @@ def build_expand(
     # Nodes at the last depth, or above a depth without candidates, are leaves.
     counts = jnp.concatenate([counts, jnp.zeros_like(counts[:1])])
 
-    # On a GPU, a loop that the data end splits the round's command buffer and is driven by the host.
+    # On a GPU, a loop that the data end splits the round's command buffer and is driven by the
+    # host.
     tree = jax.lax.platform_dependent(
         steps,
         counts,

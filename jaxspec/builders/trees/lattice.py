@@ -1,19 +1,20 @@
 """The lattice tree: the N - 1 most probable prefixes of a drafter that conditions on the branch.
 
-A drafter of one token per step gives every node its own distribution. DDTree's bounds (`best_first`)
-need equal distributions at a depth, so they do not hold here. Parent-conditioned best-first trees are
-known: PCTree (arXiv 2608.02123), TreeFlash (2606.03819), Weaver (2607.06763) and UBTree differ in how
-they restrict candidates. Here the tree is exact, and is built level by level on static shapes.
+A drafter of one token per step gives every node its own distribution. DDTree's bounds
+(`best_first`) need equal distributions at a depth, so they do not hold here. Parent-conditioned
+best-first trees are known: PCTree (arXiv 2608.02123), TreeFlash (2606.03819), Weaver (2607.06763)
+and UBTree differ in how they restrict candidates. Here the tree is exact, and is built level by
+level on static shapes.
 
-Of M = N - 1 wanted nodes, these come no later than the child of rank j (from 1) of the i-th best node
-of a level: the i best nodes of that level, and its j - 1 better siblings. So
+Of M = N - 1 wanted nodes, these come no later than the child of rank j (from 1) of the i-th best
+node of a level: the i best nodes of that level, and its j - 1 better siblings. So
 
 * the i-th best node needs at most M - i children, and the best M - 1 children make the next level,
 * a node needs children only while it is among the best M - 1 of all nodes found so far. The others
   are not live, and drafting ends when no node is.
 
-The probability bound (the child of rank j has at most probability 1 / j) would cut more children, but
-only by scores, so no array would be smaller.
+The probability bound (the child of rank j has at most probability 1 / j) would cut more children,
+but only by scores, so no array would be smaller.
 
 Nodes are ordered by cost (exact, see `scores`), equal ones by depth, then by their parents' order,
 then by rank.
@@ -109,8 +110,8 @@ class LatticePool(Pool):
 
     Attributes:
       hi, lo: uint32 [P], words of the nodes' costs.
-      missed: Cost []; no node that `width` or `candidates` left out costs less. `NEVER` if they left
-        none out.
+      missed: Cost []; no node that `width` or `candidates` left out costs less. `NEVER` if they
+        left none out.
     """
 
     hi: jax.Array

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 Decode = Callable[[Sequence[int]], str]
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-# Tokens that are decoded again. The bytes of an unfinished character are in the last three with text.
+# Tokens that are decoded again. The bytes of an unfinished character are in the last three with
+# text.
 _LEAST, _MOST = 4, 12
 
 

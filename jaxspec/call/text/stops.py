@@ -22,9 +22,9 @@ _SPELLED = 4
 class Stops:
     """Strings that end a text; false if there are none.
 
-    Special tokens are left out of texts. Where a string holds the text of one, a mark stands for the
-    token, and the string is looked for in a text with marks. Marks that it does not hold are nothing
-    to it.
+    Special tokens are left out of texts. Where a string holds the text of one, a mark stands for
+    the token, and the string is looked for in a text with marks. Marks that it does not hold are
+    nothing to it.
 
     Attributes:
       strings: what to look for.
@@ -175,7 +175,8 @@ def find_stop(tokens: list[int], decode: Decode, stops: Stops) -> tuple[int, str
     before = find(len(tokens))
     if before is None:
         return None
-    # Longer prefixes hold every stop string of shorter ones: bisect for the shortest that holds one.
+    # Longer prefixes hold every stop string of shorter ones: bisect for the shortest that holds
+    # one.
     low, high = stops.least + 1, len(tokens)
     while low < high:
         middle = (low + high) // 2

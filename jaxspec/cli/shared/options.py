@@ -17,7 +17,8 @@ Run: TypeAlias = Callable[[argparse.Namespace], int]
 DTYPES = ("float32", "bfloat16", "float16")
 PROMPT_FILE = "a .jsonl, .json or .parquet file, or hub:OWNER/NAME, as for bench"
 DEFAULT = "(default: %(default)s)"
-# How the serving engine shares rows, see `jaxspec.serve.on_device.share_rows.RULES`, which is slow to import.
+# How the serving engine shares rows, see `jaxspec.serve.on_device.share_rows.RULES`, which is slow
+# to import.
 RULES = ("global", "equal", "fixed", "ar")
 # Environment variable with the key of an endpoint.
 KEY_VARIABLE = "JAXSPEC_API_KEY"

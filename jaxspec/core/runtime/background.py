@@ -40,9 +40,10 @@ _starting = threading.Lock()
 def compile_in_background(function: Callable[[], T]) -> concurrent.futures.Future[T]:
     """Call a function that compiles in one of `THREADS` threads; those asked for first come first.
 
-    Whoever waits for the result, in `Future.result` or `concurrent.futures.wait`, can be interrupted;
-    the compilation goes on. At the interpreter's end, functions that have not begun are dropped, and
-    the end waits for the others. After Ctrl-C it does not wait: the process then ends at once.
+    Whoever waits for the result, in `Future.result` or `concurrent.futures.wait`, can be
+    interrupted; the compilation goes on. At the interpreter's end, functions that have not begun
+    are dropped, and the end waits for the others. After Ctrl-C it does not wait: the process then
+    ends at once.
 
     Args:
       function: must not wait for another one that is called so.

@@ -1,9 +1,10 @@
 """End a command soon after Ctrl-C, whatever its threads and compiled programs do.
 
-Python handles a signal in the main thread, between two steps of its own: not while that thread is in
-XLA. It may also lose the KeyboardInterrupt: JAX has a callback in the collector of garbage, which is
-often the first thing that runs when the main thread comes back, and Python ignores what is raised
-there. So a thread hears of each Ctrl-C too, and ends the process if the main thread does not.
+Python handles a signal in the main thread, between two steps of its own: not while that thread is
+in XLA. It may also lose the KeyboardInterrupt: JAX has a callback in the collector of garbage,
+which is often the first thing that runs when the main thread comes back, and Python ignores what is
+raised there. So a thread hears of each Ctrl-C too, and ends the process if the main thread does
+not.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Settings of JAX's own that the programs here are written for.
 
 A user may have others for other code, in `jax.config` or in JAX's environment variables: 64-bit
-numbers, checks of ranks, dtypes and NaNs, another generator. They hold there, and not within a call:
-its text and its dtypes are the same under all of them.
+numbers, checks of ranks, dtypes and NaNs, another generator. They hold there, and not within a
+call: its text and its dtypes are the same under all of them.
 """
 
 from __future__ import annotations

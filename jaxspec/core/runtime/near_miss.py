@@ -40,8 +40,8 @@ def naming_options(
     Python does so by itself from 3.13 on, but knows of no records.
 
     Args:
-      records: {option: the dataclass that it takes}. A field of one that is given to the function is
-        told its place.
+      records: {option: the dataclass that it takes}. A field of one that is given to the function
+        is told its place.
     """
     names = tuple(name for name in inspect.signature(function).parameters if name != "self")
 

@@ -17,8 +17,8 @@ from jaxspec.core.sampling.settings import Penalties
 from jaxspec.core.state import Tree
 from jaxspec.core.tree import WORD
 
-# A count is even: twice the number of times that a token was generated. The prompt's tokens have one
-# more, because the repetition penalty asks for them, too, and the others do not.
+# A count is even: twice the number of times that a token was generated. The prompt's tokens have
+# one more, because the repetition penalty asks for them, too, and the others do not.
 _PROMPT, _GENERATED = 1, 2
 
 
@@ -65,8 +65,8 @@ def penalise(
     """Apply the penalties of repetition, then frequency, then presence, as vLLM does.
 
     The first divides positive logits of tokens that the text or its prompt has, and multiplies
-    negative ones (CTRL, arXiv 1909.05858; transformers). The others are OpenAI's: they subtract from
-    the logits of generated tokens, once for each time, or once.
+    negative ones (CTRL, arXiv 1909.05858; transformers). The others are OpenAI's: they subtract
+    from the logits of generated tokens, once for each time, or once.
 
     Args:
       logits: float32 [..., V].

@@ -39,8 +39,8 @@ def process(logits: jax.Array, spec: SamplingSpec, values: SamplingValues) -> ja
 
     Args:
       logits: [..., V], any float dtype. NaN counts as -inf.
-      spec, values: from `make_sampling`; or `MIXED` and values [B] for logits [B, ..., V], or values
-        of the shape of the logits without V.
+      spec, values: from `make_sampling`; or `MIXED` and values [B] for logits [B, ..., V], or
+        values of the shape of the logits without V.
 
     Returns:
       float32 [..., V], shifted so that the largest is 0; -inf where excluded. Greedy decoding gets

@@ -1,5 +1,5 @@
-"""Read and write a DFlash2 drafter's directory: z-lab's DFlash layout or the speculators schema, with
-further entries and the tensors of convolutions and selector.
+"""Read and write a DFlash2 drafter's directory: z-lab's DFlash layout or the speculators schema,
+with further entries and the tensors of convolutions and selector.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ class DraftModelConfig:
 
     Attributes:
       model: architecture of the small model; its tokens are the target's.
-      target_vocab_size: rows of the target's embedding table; 0: as many as the model's. Tables of a
-        family are padded differently.
+      target_vocab_size: rows of the target's embedding table; 0: as many as the model's. Tables of
+        a family are padded differently.
       depth: longest drafted path unless a call says otherwise; each level costs one forward.
       score_temperature: see `jaxspec.core.config.DrafterConfig`.
     """

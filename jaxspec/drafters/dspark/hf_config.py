@@ -1,10 +1,10 @@
 """config.json of DSpark drafters, DeepSpec's and that of the speculators schema, to and from
 `DSparkConfig`.
 
-DeepSpec's class `Qwen3DSparkModel` has blocks whose anchor proposes the first token, and full attention
-that sees the whole block. DeepSpec's own DFlash is the same class with `markov_rank` 0: it must not
-be read as z-lab's DFlash, whose slots propose one token earlier. What that class cannot describe is
-written under a name of this library's own, so that other readers refuse it.
+DeepSpec's class `Qwen3DSparkModel` has blocks whose anchor proposes the first token, and full
+attention that sees the whole block. DeepSpec's own DFlash is the same class with `markov_rank` 0:
+it must not be read as z-lab's DFlash, whose slots propose one token earlier. What that class cannot
+describe is written under a name of this library's own, so that other readers refuse it.
 
 The schema is that of a DFlash drafter with entries for the heads. `sample_from_anchor` says which
 slots propose. Its default has changed between readers, and with the wrong value nearly nothing is
@@ -69,8 +69,8 @@ def dspark_config(hf: dict[str, Any]) -> DSparkConfig:
 
 
 def dspark_config_to_hf(config: DSparkConfig, about: About, dtype: str) -> dict[str, Any]:
-    """Make a config.json that DeepSpec's code reads as `config`, or, if its class cannot describe the
-    drafter, one that this library alone reads.
+    """Make a config.json that DeepSpec's code reads as `config`, or, if its class cannot describe
+    the drafter, one that this library alone reads.
 
     Args:
       about: the target.

@@ -36,8 +36,8 @@ class DSparkConfig(BlockDrafterConfig):
         `block_size` slots drafts as many tokens. False for the slots of DFlash and JetSpec, where
         the anchor proposes nothing.
       confidence_temperatures: divisors of the confidence head's logits, one per position of a
-        draft, fitted to measured acceptance (`python -m benchmarks confidence`); () leaves them as they
-        are.
+        draft, fitted to measured acceptance (`python -m benchmarks confidence`); () leaves them as
+        they are.
     """
 
     markov_rank: int = 256
@@ -209,8 +209,8 @@ class DSpark(nn.Module):
     def step_bias(
         self, previous: jax.Array, hidden: jax.Array, state: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Return (what the Markov head adds to the logits, [..., D]; the state after the token), see
-        `MarkovHead.latent`.
+        """Return (what the Markov head adds to the logits, [..., D]; the state after the token),
+        see `MarkovHead.latent`.
         """
         latent, state = self.markov.latent(previous, hidden, state)
         return self.markov.bias(latent), state

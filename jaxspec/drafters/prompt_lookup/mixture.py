@@ -1,11 +1,11 @@
 """Mix prompt lookup into the distributions of another drafter.
 
-An answer often repeats its prompt or itself. There, copied tokens are right more often than those of
-a small drafter, and elsewhere less often. So a copied token gets a share of the drafter's
+An answer often repeats its prompt or itself. There, copied tokens are right more often than those
+of a small drafter, and elsewhere less often. So a copied token gets a share of the drafter's
 distribution, as large as copies were right so far after matches of its length, where they were the
-drafter's own first choice, or where they were not. Builders and acceptance see one distribution, and
-need not know. The text after a match of n tokens whose first copied token is right is a match of
-n + 1 tokens.
+drafter's own first choice, or where they were not. Builders and acceptance see one distribution,
+and need not know. The text after a match of n tokens whose first copied token is right is a match
+of n + 1 tokens.
 
 Related: SuffixDecoding's hybrid (Oliaro et al. 2024, arXiv 2411.04975) drafts a round either by
 lookup or by a learned drafter, whichever scores higher.
@@ -71,8 +71,8 @@ class Scratch(NamedTuple):
 def mix_lookup(drafter: Drafter) -> Drafter:
     """Make the drafter that proposes a mixture of `drafter` and prompt lookup.
 
-    It takes the steps of `drafter`, but gives no `look_ahead`: what lookup adds depends on more than
-    a node's depth and token.
+    It takes the steps of `drafter`, but gives no `look_ahead`: what lookup adds depends on more
+    than a node's depth and token.
     """
 
     def init(batch: int, capacity: int, dtype: Any) -> Mixed:

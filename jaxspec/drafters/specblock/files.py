@@ -1,8 +1,8 @@
 """The files of SpecBlock drafters in the authors' layout, to and from the variables of `SpecBlock`.
 
 config.json has no fields for the feature layers, for the number of blocks on a path and for the
-ablations; the `jaxspec` object holds them. The map of a reduced vocabulary is among the weights, or in
-a file `vocab_mapping.pt`.
+ablations; the `jaxspec` object holds them. The map of a reduced vocabulary is among the weights, or
+in a file `vocab_mapping.pt`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Tensors in fewer bytes, bit for bit: what varies little in a value is stored in Huffman codes.
 
-A coded tensor is uint8 [bytes] in the file. The header's metadata says under `jaxspec.coded` what it
-was: a JSON object {name: [dtype, shape]}, in safetensors' words.
+A coded tensor is uint8 [bytes] in the file. The header's metadata says under `jaxspec.coded` what
+it was: a JSON object {name: [dtype, shape]}, in safetensors' words.
 
-* BF16: a byte of sign and fraction for every value, then a deflate stream of exponents, a byte each.
-  Exponents of weights take 2.6 of 8 bits, signs and fractions are noise.
+* BF16: a byte of sign and fraction for every value, then a deflate stream of exponents, a byte
+  each. Exponents of weights take 2.6 of 8 bits, signs and fractions are noise.
 * U8: a deflate stream of all bytes, which here are the steps of `jaxspec.io.files.packed`.
 * Others, which are scales and tables of ids: the same, of the bytes that they have in memory.
 

@@ -106,8 +106,8 @@ class GgufFile(Tensors):
 def _open_reader(path: Path) -> Any:
     """Open a file with the `gguf` package.
 
-    It takes the metadata apart by hundreds of thousands of slices, which take three times as long of
-    a memory map as of the array of its bytes.
+    It takes the metadata apart by hundreds of thousands of slices, which take three times as long
+    of a memory map as of the array of its bytes.
     """
     from gguf import GGUFReader
 

@@ -1,7 +1,8 @@
 """Read rows of stored tensors into given memory, without mapping the file.
 
-A library that maps a file copies tensors out of it while it holds Python's lock, and every page that
-it has touched counts as memory of the process. Plain reads do neither, so a thread can read ahead.
+A library that maps a file copies tensors out of it while it holds Python's lock, and every page
+that it has touched counts as memory of the process. Plain reads do neither, so a thread can read
+ahead.
 """
 
 from __future__ import annotations

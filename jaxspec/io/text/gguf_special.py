@@ -65,8 +65,8 @@ _FILL_TEXTS = frozenset(
 # Marks of a message's parts, which are to be seen in the text.
 _SHOWN = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
 
-# Ids where entry and known texts are absent. Byte-level kinds have none here: llama.cpp's 11 is Falcon's, and a
-# comma or a letter in other vocabularies.
+# Ids where entry and known texts are absent. Byte-level kinds have none here: llama.cpp's 11 is
+# Falcon's, and a comma or a letter in other vocabularies.
 _DEFAULT_IDS = {"llama": {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0}}
 # Pre-tokenizers of byte-level vocabularies whose texts begin with a BOS token.
 _PRE_WITH_BOS = frozenset(

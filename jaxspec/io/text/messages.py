@@ -169,8 +169,9 @@ _SURROGATES = re.compile("[\\ud800-\\udfff]+")
 def replace_surrogates(value: Any) -> Any:
     """Put U+FFFD in place of halves of surrogate pairs in all strings of a JSON value.
 
-    Python's strings may hold such halves, from JSON's escapes and from the command line. Whole pairs
-    become their characters. Source: WHATWG's conversion to scalar values (USVString of Web IDL).
+    Python's strings may hold such halves, from JSON's escapes and from the command line. Whole
+    pairs become their characters. Source: WHATWG's conversion to scalar values (USVString of Web
+    IDL).
     """
     copied = [value]
     waiting: list[Any] = [copied]  # copies whose values are not; a request may be nested deeply

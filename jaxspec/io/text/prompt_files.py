@@ -56,7 +56,8 @@ class _Text(NamedTuple):
     """The prompt of a record.
 
     Attributes:
-      text: the prompt, a text, token ids or messages. plain: the prompt for models without a chat template.
+      text: the prompt, a text, token ids or messages. plain: the prompt for models without a chat
+        template.
       kind: `passage` (cut to PROMPT_TOKENS), `asked` (public sets, meant for chat models) or
         `given`.
       question: identifier; None without one.
@@ -78,8 +79,8 @@ def read_prompts(
     They are grouped by domain in order of appearance. A record holds one of these, the first of
     them counts:
       `messages`, `conversations`, `conversation`, `dialog`: a conversation in the forms of
-        `jaxspec.io.text.messages`. What precedes its first answer is the prompt, the user's other turns
-        are its `later`.
+        `jaxspec.io.text.messages`. What precedes its first answer is the prompt, the user's other
+        turns are its `later`.
       a question of MATH-500, AIME, GSM8K, MMLU, LiveCodeBench, MBPP or LongBench, see
         `jaxspec.io.text.public_forms`. Outside a chat, one of the first three is written as
         `Question: …`, a line break and `Answer:`.

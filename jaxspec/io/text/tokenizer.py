@@ -116,8 +116,8 @@ class Tokenizer:
     def _decode_bytes(self, ids: list[int], special: bool) -> str:
         """Decode `ids` with valid UTF-8 in place of their bytes.
 
-        The decoders of `tokenizers` make a U+FFFD of each byte of a run that is not valid as a whole,
-        those of complete characters included.
+        The decoders of `tokenizers` make a U+FFFD of each byte of a run that is not valid as a
+        whole, those of complete characters included.
         """
         backend, tokens = self._inner.backend_tokenizer, []
         named = (backend.id_to_token(id) for id in ids if special or id not in self._special)

@@ -11,8 +11,8 @@ from jaxspec.core.runtime.distribution import is_installed
 from jaxspec.io.files.json_files import read_json
 
 FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
-# Packages that read a tokenizer.model, and their modules: of SentencePiece, or with lines of tiktoken's
-# ranks.
+# Packages that read a tokenizer.model, and their modules: of SentencePiece, or with lines of
+# tiktoken's ranks.
 _SENTENCEPIECE = {"sentencepiece": "sentencepiece", "protobuf": "google.protobuf"}
 _TIKTOKEN = {"tiktoken": "tiktoken"}
 _RANK = re.compile(rb"[A-Za-z0-9+/=]+ [0-9]+\r?\n")

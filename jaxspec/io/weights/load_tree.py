@@ -1,8 +1,8 @@
 """Load a parameter tree from stored tensors.
 
 A thread reads pieces of tensors ahead into a few buffers. The main thread hands them to the device,
-or assembles them on the host, see `jaxspec.io.weights.assemble`. So host memory beyond the tree is that of
-the buffers, whatever the sizes of tensors and files.
+or assembles them on the host, see `jaxspec.io.weights.assemble`. So host memory beyond the tree is
+that of the buffers, whatever the sizes of tensors and files.
 """
 
 from __future__ import annotations

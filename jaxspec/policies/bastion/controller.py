@@ -124,7 +124,8 @@ def make_bastion(
     another, and without a correction. The rule `best` keeps the drafter's own score temperature.
 
     Args:
-      costs: measured by `jaxspec.tuner.calibrate.by_rows`, or from `jaxspec.costs.roofline.roofline_costs`.
+      costs: measured by `jaxspec.tuner.calibrate.by_rows`, or from
+        `jaxspec.costs.roofline.roofline_costs`.
       rule, corrected, pauses: see `ControllerConfig`. If `corrected` or `pauses` is None, it is on
         for the rule `best` and off for BASTION's rules, which have neither.
       rows: see `ControllerInputs`.

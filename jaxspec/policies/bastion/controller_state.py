@@ -20,8 +20,8 @@ class ControllerInputs(flax.struct.PyTreeNode):
       costs: round costs, measured or of the roofline.
       factor: float32 [], correction of the costs, see `roofline_fit.correct_running`. With
         `each_round` it corrects the verification only, as in the paper.
-      rows: int32 [], rows to verify in every round, for measurements; 0 lets the rule choose, and -1
-        decodes autoregressively.
+      rows: int32 [], rows to verify in every round, for measurements; 0 lets the rule choose, and
+        -1 decodes autoregressively.
       running: float32 [], weight of a measured time in `factor`; 0 keeps `factor`.
       rate: float32 [], weight of a decode's measured time in `costs`, see `online_costs`; 0 keeps
         `costs`.

@@ -2,10 +2,10 @@
 
 The host sees one number per decode: the seconds of all its rounds. The controller's state says how
 many rounds of each width it ran, and so what the costs predict. The difference has two causes: the
-machine is slower or faster than when its costs were measured, which concerns all kinds of rounds, or
-the costs of the kinds that ran are wrong, in proportion to their share of the prediction (normalised
-least mean squares, Widrow and Hoff 1960, on the logarithms of the costs). The common part changes no
-decision, since the controller compares ratios.
+machine is slower or faster than when its costs were measured, which concerns all kinds of rounds,
+or the costs of the kinds that ran are wrong, in proportion to their share of the prediction
+(normalised least mean squares, Widrow and Hoff 1960, on the logarithms of the costs). The common
+part changes no decision, since the controller compares ratios.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@ What a drafted round gains over autoregressive decoding in the same time, in tok
 varies much: at a mean of three committed tokens, many rounds commit one. Texts differ less, and one
 text hardly changes. So the gain is estimated as a sum of two parts, the usual gain of this drafter
 and the difference of this text, by a Kalman filter with their covariance: a new text begins with
-the usual gain, and a few poor rounds say little. Rounds draft while the estimate is not negative. If
-it is, they draft while it would not be with a standard deviation of its own added, as for bandits
-(Auer et al. 2002), and while the text can afford it: what it may lose to autoregressive decoding is
-limited. In pauses the difference is forgotten and the variance grows, so drafting is tried again,
-sooner where it nearly pays.
+the usual gain, and a few poor rounds say little. Rounds draft while the estimate is not negative.
+If it is, they draft while it would not be with a standard deviation of its own added, as for
+bandits (Auer et al. 2002), and while the text can afford it: what it may lose to autoregressive
+decoding is limited. In pauses the difference is forgotten and the variance grows, so drafting is
+tried again, sooner where it nearly pays.
 
 Variances of the estimate are in running variances of a round's gain: that of a large tree varies
 more than that of a small one.

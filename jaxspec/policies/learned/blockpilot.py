@@ -2,8 +2,8 @@
 
 arXiv 2606.31315: a residual perceptron reads the target's logits after the last prompt token and
 predicts which of a few block sizes around the trained one commits most tokens per round for this
-request. `python -m jaxspec.training.policies.blockpilot` trains it and compares it with the best constant
-size and with an oracle.
+request. `python -m jaxspec.training.policies.blockpilot` trains it and compares it with the best
+constant size and with an oracle.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 Huo et al. 2025 (arXiv 2502.13652), rebuilt from the paper: at each level, the K candidates with the
 largest confidence above a threshold are kept, and only these become rows of the tree. A small
 network gives the confidence from the joint probability of a candidate's path, the entropy of the
-distribution it was drawn from, and its depth. `python -m jaxspec.training.policies.classifiers` trains it.
-Two differences: the network judges the candidates that the tree's builder would draft from, the
-best of a level by joint probability, instead of all of them; and entropies are over all tokens, not
-over the 1000 most probable.
+distribution it was drawn from, and its depth. `python -m jaxspec.training.policies.classifiers`
+trains it. Two differences: the network judges the candidates that the tree's builder would draft
+from, the best of a level by joint probability, instead of all of them; and entropies are over all
+tokens, not over the 1000 most probable.
 
 Learning to Draft's variant reads the log of the joint probability and the depth. Its published code
 only filters nodes after the last step, which does not change the verified tree; here the variant

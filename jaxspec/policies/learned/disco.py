@@ -2,8 +2,8 @@
 
 Mamou et al. 2024 (arXiv 2405.04304): a feed-forward network over the largest probabilities of the
 drafter's distribution, its entropy and the token's place gives the probability that the token is
-accepted; below a threshold drafting ends. `python -m jaxspec.training.policies.classifiers` trains it. On a
-tree, the token is that of the frontier's most probable node.
+accepted; below a threshold drafting ends. `python -m jaxspec.training.policies.classifiers` trains
+it. On a tree, the token is that of the frontier's most probable node.
 """
 
 from __future__ import annotations

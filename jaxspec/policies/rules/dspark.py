@@ -1,13 +1,13 @@
 """DSpark's two rules for how much of a chain to verify: its schedule, and a static threshold.
 
 The schedule (DeepSeek 2026, Algorithm 1) divides the rows of a verification among sequences. The
-drafted tokens of all of them are admitted in the order of their probability of being accepted, while
-the expected tokens per second rise.
+drafted tokens of all of them are admitted in the order of their probability of being accepted,
+while the expected tokens per second rise.
 
 The threshold (DeepSpec's released code) verifies a chain up to the first token that will hardly be
-accepted. The number is compared with the conditional probability of every token, not with that of the
-path. The builder `chain+confidence` takes these probabilities from the drafter's confidence head,
-`chain` from its distributions.
+accepted. The number is compared with the conditional probability of every token, not with that of
+the path. The builder `chain+confidence` takes these probabilities from the drafter's confidence
+head, `chain` from its distributions.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What every request passes first: its id, the name it calls, the key, the size of its body.
 
-It speaks ASGI itself, since a middleware of the framework would stand between a stream and its reader.
+It speaks ASGI itself, since a middleware of the framework would stand between a stream and its
+reader.
 """
 
 from __future__ import annotations

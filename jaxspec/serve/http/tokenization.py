@@ -42,8 +42,8 @@ class TokenizeParameters(Closed):
     Attributes:
       prompt: a text; or else
       messages: with `role` and `content`.
-      add_special_tokens: with the special tokens that the model expects before a text; templates add
-        their own.
+      add_special_tokens: with the special tokens that the model expects before a text; templates
+        add their own.
       add_generation_prompt: end with what begins an answer to the messages; the default is true.
       chat_template_kwargs: variables of the model's chat template, such as enable_thinking.
       return_token_strs: give the names of the tokens in the vocabulary too.

@@ -1,10 +1,10 @@
 """Correct the drafter's path probabilities by what was accepted, depth by depth and slot by slot.
 
-A drafter that is too sure of itself would take rows from others. Each depth keeps the number of rows
-that were accepted and the number that the scores promised, of all rows verified lately; their ratio
-corrects the scores. How sure a drafter is of itself is its own nature, so each of several drafters has
-such figures of its own. Some texts are easier to draft for than the drafter thinks, and some harder: so
-each slot keeps the same two figures of its request, for all depths together.
+A drafter that is too sure of itself would take rows from others. Each depth keeps the number of
+rows that were accepted and the number that the scores promised, of all rows verified lately; their
+ratio corrects the scores. How sure a drafter is of itself is its own nature, so each of several
+drafters has such figures of its own. Some texts are easier to draft for than the drafter thinks,
+and some harder: so each slot keeps the same two figures of its request, for all depths together.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import jax.numpy as jnp
 
 from jaxspec.core.state import Accepted, Tree
 
-# Rows of a depth, and of a slot, that are taken to have been seen as promised; and the share of what
-# was seen that a round keeps. The last hundred rounds count, and the last ten of a slot.
+# Rows of a depth, and of a slot, that are taken to have been seen as promised; and the share of
+# what was seen that a round keeps. The last hundred rounds count, and the last ten of a slot.
 _PRIOR, _KEPT = 8.0, 0.99
 _SLOT_PRIOR, _SLOT_KEPT = 4.0, 0.9
 

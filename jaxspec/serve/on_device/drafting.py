@@ -32,7 +32,8 @@ class Rounds(NamedTuple):
     """What the phases of a round read.
 
     Attributes:
-      joint: of what is done for all slots alike, see `jaxspec.serve.on_device.joint_plan.join_plans`.
+      joint: of what is done for all slots alike, see
+        `jaxspec.serve.on_device.joint_plan.join_plans`.
       each: of each drafter; of one drafter, or of none, `joint` alone.
     """
 

@@ -41,8 +41,8 @@ def feed(
 ) -> tuple[SlotsState, jax.Array | None]:
     """Run chunks of a prompt into a slot whose sequence then ends before `root`.
 
-    The number of chunks is traced, so one program serves all prompts. Nothing is drawn: the prompt's
-    last token is the first round's root.
+    The number of chunks is traced, so one program serves all prompts. Nothing is drawn: the
+    prompt's last token is the first round's root.
 
     Args:
       tokens: int32 [1, S], the prompt, padded to the capacity.
@@ -53,8 +53,8 @@ def feed(
       count: alternatives N of each token of the prompt to rank; 0: rank nothing.
 
     Returns:
-      (the state; int32 [S, 2 + 2N] for `jaxspec.serve.on_device.logprobs`, whose row i is that of token i + 1
-      of the prompt, for each token i that was run. None if N is 0).
+      (the state; int32 [S, 2 + 2N] for `jaxspec.serve.on_device.logprobs`, whose row i is that of
+      token i + 1 of the prompt, for each token i that was run. None if N is 0).
     """
     round, size = make_slot_round(params, config, None), prompt_chunk()
     decode, (slot, start, end, root) = state.decode, where

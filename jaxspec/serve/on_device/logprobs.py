@@ -5,7 +5,8 @@ more after it, so that the rounds themselves cost the same for everybody. The to
 ranked while it is fed, chunk by chunk.
 
 B slots, M tokens of a visit, E hidden size, N most alternatives. A ranked token is int32 [2 + 2N]:
-the bits of its log-probability, its rank, the bits of its alternatives' log-probabilities, their ids.
+the bits of its log-probability, its rank, the bits of its alternatives' log-probabilities, their
+ids.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from jaxspec.serve.requests import TokenLogprob
 MOST = 20
 """Most alternatives of a token, OpenAI's limit."""
 
-# Rows that are projected together: few of a visit, since most emit few tokens for a slot. The logits
-# of so many rows of a prompt are 40 MB for the largest vocabularies.
+# Rows that are projected together: few of a visit, since most emit few tokens for a slot. The
+# logits of so many rows of a prompt are 40 MB for the largest vocabularies.
 _ROWS, _PROMPT_ROWS = 8, 64
 
 

@@ -1,8 +1,8 @@
 """The programs of an engine: each takes arrays of the host and changes the state of the slots.
 
 What an engine runs passes through `Programs.run`, so other processes that get the same names and
-arrays make the same calls (`jaxspec.serve.scheduling.follow`). Each program is compiled for some `Variant`s, by
-its first call or by `Programs.compile` before it, which any thread may call.
+arrays make the same calls (`jaxspec.serve.scheduling.follow`). Each program is compiled for some
+`Variant`s, by its first call or by `Programs.compile` before it, which any thread may call.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Share the rows of a round among the slots.
 
-The expected number of tokens of a round is the sum, over its rows, of the probability that the row's
-path is accepted (BASTION's estimate, summed over slots). Verification is compiled for some numbers of
-rows, so the time of a round is a staircase of their number R, and the best R is at an edge. Given R,
-the R best rows of all slots have the largest sum. Rows of a slot are sorted, so those of them that
-are among the best are the first rows of its tree, which is a tree again. Weights and bounds of slots
-change neither argument. Choosing the edge with the largest ratio is therefore exact.
+The expected number of tokens of a round is the sum, over its rows, of the probability that the
+row's path is accepted (BASTION's estimate, summed over slots). Verification is compiled for some
+numbers of rows, so the time of a round is a staircase of their number R, and the best R is at an
+edge. Given R, the R best rows of all slots have the largest sum. Rows of a slot are sorted, so
+those of them that are among the best are the first rows of its tree, which is a tree again. Weights
+and bounds of slots change neither argument. Choosing the edge with the largest ratio is therefore
+exact.
 
 B slots, N rows of a tree, E edges.
 """
@@ -90,8 +91,8 @@ def _available(offer: Offer) -> jax.Array:
 def _rank(offer: Offer, best_first: bool) -> jax.Array:
     """Rank the rows of all slots, int32 [B, N]: by value, or else by their number in the tree.
 
-    Rows that a slot must have come first, rows that it cannot have last. Among equals, the lower row
-    and then the lower slot comes first.
+    Rows that a slot must have come first, rows that it cannot have last. Among equals, the lower
+    row and then the lower slot comes first.
     """
     slots, rows = offer.score.shape
     row = jnp.arange(rows)

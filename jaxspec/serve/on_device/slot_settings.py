@@ -34,8 +34,8 @@ class SlotSettings(NamedTuple):
 
     Attributes:
       active: bool [B], slots that decode.
-      reader: int32 [B], number of the drafter that reads the slot's tokens, so that it can draft for
-        them: 1 is the first; 0: none.
+      reader: int32 [B], number of the drafter that reads the slot's tokens, so that it can draft
+        for them: 1 is the first; 0: none.
       follows: bool [B], slots that some drafter reads.
       request: limits, stop ids, seeds and sampling of all slots.
       weight: float32 [B], what an expected token of each slot counts when rows are shared.

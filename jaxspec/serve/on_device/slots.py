@@ -37,8 +37,8 @@ class SlotsState(flax.struct.PyTreeNode):
       drafts: int32 [B, MOST_ROUNDS + 1], accepted draft tokens of each round of the visit.
       rows: int32 [MOST_ROUNDS + 1], rows that each round verified, padding included.
       calibration: what was seen of the drafter's probabilities.
-      broken: bool [B], slots for whose sequence the target computed a value that is not finite. They
-        do not decode until `jaxspec.serve.on_device.change_slot.clean_slot`.
+      broken: bool [B], slots for whose sequence the target computed a value that is not finite.
+        They do not decode until `jaxspec.serve.on_device.change_slot.clean_slot`.
       hidden: [B, M, E], the target's hidden states that the tokens were drawn from; None if no
         request may ask for log-probabilities.
     """

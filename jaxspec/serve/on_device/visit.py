@@ -65,12 +65,12 @@ def visit(
 
     Args:
       settings: int32 [B, columns], see `jaxspec.serve.on_device.slot_settings`.
-      config: with the slots' drafter, or a tuple of several drafters' configs; or without one, if none
-        reads a slot that decodes. The state need not hold a drafter's arrays then.
+      config: with the slots' drafter, or a tuple of several drafters' configs; or without one, if
+        none reads a slot that decodes. The state need not hold a drafter's arrays then.
       first: int32 [], the first of the slots that decode, a multiple of `part`.
       rules: of rounds over so many slots, see `Rules.of_part`.
-      part: P, neighbouring slots whose rounds these are; drafting for a slot costs whether or not it
-        decodes. All others stay as they are.
+      part: P, neighbouring slots whose rounds these are; drafting for a slot costs whether or not
+        it decodes. All others stay as they are.
 
     Returns:
       (the state; a report for `read_report`).

@@ -13,8 +13,8 @@ from jaxspec.serve.scheduling.pace import Pace
 from jaxspec.serve.scheduling.prefixes import HeldPrefixes
 from jaxspec.serve.scheduling.tasks import Task
 
-# Prompts are fed while the host goes on. One time in so many it waits for them, so that the times of
-# chunks, and of the rounds after them, are known under steady load too.
+# Prompts are fed while the host goes on. One time in so many it waits for them, so that the times
+# of chunks, and of the rounds after them, are known under steady load too.
 _WAITS = 4
 
 

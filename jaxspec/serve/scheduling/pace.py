@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-# Weight of the newest visit in what a round or a chunk takes. Part of a visit's time that rounds may
-# take while a prompt waits.
+# Weight of the newest visit in what a round or a chunk takes. Part of a visit's time that rounds
+# may take while a prompt waits.
 _NEW, _PART = 0.2, 2
-# Of a visit, by default: a new request and a streamed word wait no longer than a reader notices, and
-# what a visit takes beside its rounds, a millisecond on a CPU, is little of it.
+# Of a visit, by default: a new request and a streamed word wait no longer than a reader notices,
+# and what a visit takes beside its rounds, a millisecond on a CPU, is little of it.
 VISIT_SECONDS = 0.1
 
 

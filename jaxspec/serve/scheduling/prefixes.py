@@ -1,7 +1,8 @@
 """What the slots' caches hold, and how much of it a new prompt can use again.
 
-A slot keeps its rows when its request ends, so the next turn of a chat finds the ones before it, and
-samples of one prompt find it in each other's slots. Whole chunks are reused, as prefill writes them.
+A slot keeps its rows when its request ends, so the next turn of a chat finds the ones before it,
+and samples of one prompt find it in each other's slots. Whole chunks are reused, as prefill writes
+them.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from jaxspec.tuner.serving.draft_choice import DraftChoice
 from jaxspec.tuner.serving.live_costs import LiveCosts
 from jaxspec.tuner.tuner import Tuner
 
-# Of so few slots, one that stays idle to the end of a visit costs more than a further visit does, and
-# clients often answer at once. Of many, some text ends in nearly every round.
+# Of so few slots, one that stays idle to the end of a visit costs more than a further visit does,
+# and clients often answer at once. Of many, some text ends in nearly every round.
 _FEW = 16
 # So many requests decode one after the other by the program for one slot, as fast as all by plain
 # rounds, until the program for all of them is compiled.
@@ -62,7 +62,8 @@ class Planned(NamedTuple):
 class Schedule:
     """Plans visits, and learns from them what rounds cost and at which loads drafting pays.
 
-    A load is a number of slots that decode. Those that plain rounds verify with as many rows are one.
+    A load is a number of slots that decode. Those that plain rounds verify with as many rows are
+    one.
     """
 
     def __init__(

@@ -63,8 +63,8 @@ def _visit(part: int, follows: bool) -> Variant:
 class Compiler:
     """Compiles programs of a device in the background, those that were wanted first at first.
 
-    What several processes run must be called in all of them, and XLA times kernels while it compiles
-    for a GPU, which rounds would disturb. There, `compile_all` is all that is used.
+    What several processes run must be called in all of them, and XLA times kernels while it
+    compiles for a GPU, which rounds would disturb. There, `compile_all` is all that is used.
 
     Attributes:
       yields: whether requests run already, so that compilers leave them the processor.
@@ -124,7 +124,8 @@ def _compile(owner: weakref.ref[Compiler], variant: Variant) -> None:
     compiler = owner()
     if compiler is not None:
         if compiler.yields and hasattr(os, "setpriority"):
-            # On Linux the priority is the thread's, and that of the threads that XLA starts from it.
+            # On Linux the priority is the thread's, and that of the threads that XLA starts from
+            # it.
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         began = time.perf_counter()
         compiler._device.compile(variant)

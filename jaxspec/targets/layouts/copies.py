@@ -1,19 +1,19 @@
 """Copies of weights for products of few rows on a CPU, transposed or in panels.
 
 XLA's product of a few rows with a matrix reads the matrix in short pieces that lie far apart, or
-rearranges it every time; either takes longer than reading it in order. For SmolLM2-135M, 4 rows take
-two to three times as long as one. A copy that is arranged beforehand is read in order:
+rearranges it every time; either takes longer than reading it in order. For SmolLM2-135M, 4 rows
+take two to three times as long as one. A copy that is arranged beforehand is read in order:
 
-- The transposed matrix, [out, in]. Each core multiplies some outputs by all rows. In jax 0.10.2 on an
-  EPYC with AVX2, 4 to 8 rows take 1.6 to 1.8 times as long as one, where XLA's product takes 3 to 4
-  times.
-- Panels of a few outputs side by side, [out / lanes, in, lanes]. How many are best differs, presumably
-  because the sums of all rows must fit into the vector registers: 4 rows of 32 outputs fill all 16 of
-  AVX2. On some processors up to about 5 rows take the time of one, on others this is slower than XLA's
-  product. jax 0.10.2 uses one core of two, and 0.11.2 both.
+- The transposed matrix, [out, in]. Each core multiplies some outputs by all rows. In jax 0.10.2 on
+  an EPYC with AVX2, 4 to 8 rows take 1.6 to 1.8 times as long as one, where XLA's product takes 3
+  to 4 times.
+- Panels of a few outputs side by side, [out / lanes, in, lanes]. How many are best differs,
+  presumably because the sums of all rows must fit into the vector registers: 4 rows of 32 outputs
+  fill all 16 of AVX2. On some processors up to about 5 rows take the time of one, on others this is
+  slower than XLA's product. jax 0.10.2 uses one core of two, and 0.11.2 both.
 
-XLA calls YNNPACK for both: for a product with the matrix on the left, and for a sum of products over
-panels. `jaxspec.tuner.layout_speed` measures which copy is fastest, and so does
+XLA calls YNNPACK for both: for a product with the matrix on the left, and for a sum of products
+over panels. `jaxspec.tuner.layout_speed` measures which copy is fastest, and so does
 `python -m benchmarks few-rows`.
 """
 
@@ -32,9 +32,9 @@ def multiply_panels(x: jax.Array, panels: jax.Array) -> jax.Array:
     Returns:
       [..., out] in x's dtype.
     """
-    # Without the barriers, XLA would swap the operands of a product, compute x anew for every output,
-    # what follows for every term of a sum, and repeat panels for every row in memory where two
-    # products share them.
+    # Without the barriers, XLA would swap the operands of a product, compute x anew for every
+    # output, what follows for every term of a sum, and repeat panels for every row in memory where
+    # two products share them.
     rows, panels = jax.lax.optimization_barrier((x.reshape(-1, x.shape[-1]), panels))
     if panels.ndim == 2:
         # Of two operands, YNNPACK rearranges the second, so the matrix is the first.

@@ -99,7 +99,8 @@ def like(variables: Mapping[str, Any], other: Mapping[str, Any]) -> Any:
         if kind not in other:
             continue
         layout = find_layout({kind: other[kind]})
-        # Without matrices to copy the collection is empty. It stays, or programs would compile again.
+        # Without matrices to copy the collection is empty. It stays, or programs would compile
+        # again.
         variables = add_copies(variables, layout) if layout else {**variables, kind: {}}
     return variables
 

@@ -14,8 +14,8 @@ from jaxspec.targets.sharding.forward import CACHE
 
 
 def place_state(state: DecodeState) -> DecodeState:
-    """Split the target's cache by kv head, and counts of tokens as logits are; give every device all
-    else of a traced state.
+    """Split the target's cache by kv head, and counts of tokens as logits are; give every device
+    all else of a traced state.
 
     The states before and after a call then lie alike, so that the call can be repeated, and the
     cache stays where it is.

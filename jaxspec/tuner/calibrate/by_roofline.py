@@ -43,7 +43,8 @@ def fit_table(
 
     Args:
       device: peak rates.
-      contexts, repeats, options: see `jaxspec.tuner.calibrate.by_rows.calibrate`; rounds of one sequence.
+      contexts, repeats, options: see `jaxspec.tuner.calibrate.by_rows.calibrate`; rounds of one
+        sequence.
 
     Raises:
       ValueError: see `calibrate` and `fit_costs`.
@@ -67,7 +68,8 @@ def make_bare_table(
 
     Args:
       device: peak rates.
-      budget, contexts, options: see `jaxspec.tuner.calibrate.by_rows.calibrate`; rounds of one sequence.
+      budget, contexts, options: see `jaxspec.tuner.calibrate.by_rows.calibrate`; rounds of one
+        sequence.
 
     Raises:
       ValueError: `ar`, a budget of 1, or see `roofline_costs`.

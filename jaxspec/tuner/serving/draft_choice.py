@@ -6,16 +6,16 @@ import numpy as np
 
 from jaxspec.tuner.serving.live_costs import LiveCosts
 
-# Share of the newest drafted round in the averages. Drafted rounds of a trial that is not behind, and
-# plain ones of a trial, which show what they take.
+# Share of the newest drafted round in the averages. Drafted rounds of a trial that is not behind,
+# and plain ones of a trial, which show what they take.
 _NEW, _KNOWN, _PLAIN = 0.05, 8, 2
 # Drafting ends when it is behind plain rounds by the time of so many drafted ones. Rounds and texts
 # vary much in what they give: fewer would end what pays, often at one hard text. What it is ahead
 # counts up to as many, so that a change is noticed. A visit of a trial counts at most so many times
 # what its rounds cost: some stall, whatever they do.
 _BEHIND, _STALLS = 12.0, 2.0
-# Trials may cost this share of the time, if they then come after so many rounds. Rounds between two of
-# them, at least: at first, and after many that changed nothing.
+# Trials may cost this share of the time, if they then come after so many rounds. Rounds between two
+# of them, at least: at first, and after many that changed nothing.
 _SHARE, _FIRST, _LONGEST = 0.02, 64, 2048
 # Tokens after which what was seen while the drafter rests counts a third.
 _REMEMBERED = 512
@@ -24,12 +24,12 @@ _REMEMBERED = 512
 class DraftChoice:
     """Compares drafted rounds with autoregressive ones, which give each slot one token.
 
-    It is of one load: so many slots decode. Rounds are of the kind that pays more. Now and then a few
-    of the other kind are tried, because its costs and what it accepts may have changed. Drafting goes on
-    until it is clearly behind (a cumulative sum test, Page 1954). The more a trial lost, the later is
-    the next one, and each one that changes nothing doubles the least time to the next. While drafting
-    does not pay, the drafter rests: it reads nothing of new requests, and a trial begins with requests
-    that it reads again.
+    It is of one load: so many slots decode. Rounds are of the kind that pays more. Now and then a
+    few of the other kind are tried, because its costs and what it accepts may have changed.
+    Drafting goes on until it is clearly behind (a cumulative sum test, Page 1954). The more a trial
+    lost, the later is the next one, and each one that changes nothing doubles the least time to the
+    next. While drafting does not pay, the drafter rests: it reads nothing of new requests, and a
+    trial begins with requests that it reads again.
     """
 
     def __init__(self, costs: LiveCosts):
@@ -39,14 +39,15 @@ class DraftChoice:
         self._pays = False
         # Seconds that drafting is behind plain rounds, negative if it is ahead.
         self._behind = 0.0
-        # Rounds and seconds of the kind that pays since the last trial, and how many must pass before
-        # the next one. Nothing is known yet, so a trial is due.
+        # Rounds and seconds of the kind that pays since the last trial, and how many must pass
+        # before the next one. Nothing is known yet, so a trial is due.
         self._rounds, self._waited = 0, 0.0
         self._between, self._pause = 0, 0.0
         # Rounds of the trial, and the seconds that they lost.
         self._tried, self._lost = 0, 0.0
-        # While the drafter rests, tokens and seconds with those of feeding prompts: of the last while,
-        # and since a trial is due. So what reading prompts for a trial takes counts as its loss.
+        # While the drafter rests, tokens and seconds with those of feeding prompts: of the last
+        # while, and since a trial is due. So what reading prompts for a trial takes counts as its
+        # loss.
         self._rested = self._due = np.zeros(2)
 
     def wants_followers(self) -> bool:
@@ -60,8 +61,8 @@ class DraftChoice:
     def limit_rounds(self, drafts: bool) -> int | None:
         """Return the most rounds of the next visit, if it drafts or not; None: any number.
 
-        A trial of drafting begins with a visit of one round, in which the drafter also reads what it
-        has not read yet. Those that follow show what rounds take.
+        A trial of drafting begins with a visit of one round, in which the drafter also reads what
+        it has not read yet. Those that follow show what rounds take.
         """
         return self._tried + 1 if drafts and not self._pays else None
 
@@ -85,8 +86,8 @@ class DraftChoice:
           drafts: whether its rounds drafted.
           emitted: int [B, rounds], tokens of each slot, 0 where it did not decode.
           rows: int [rounds], rows verified.
-          seconds: what the visit took, reading what waited for the drafter included, by which trials
-            are judged; None: what its rounds cost.
+          seconds: what the visit took, reading what waited for the drafter included, by which
+            trials are judged; None: what its rounds cost.
           busy: what it and the feeding of prompts before it took; None: unknown.
 
         Returns:

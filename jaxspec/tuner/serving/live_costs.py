@@ -9,8 +9,8 @@ from jaxspec.tuner.serving.costs import Costs
 # Visits of each kind that show what costs are of which nobody has measured any.
 _FIRST = 3
 # Part of a visit's deviation that corrects a cost, in logarithms, if the visit before it was of the
-# same kind; the part grows with the visits between them, up to this much. The largest deviation that
-# one visit shows.
+# same kind; the part grows with the visits between them, up to this much. The largest deviation
+# that one visit shows.
 _CORRECTS, _CORRECTS_MOST, _DEVIATES = 0.1, 0.5, 2.0
 
 
@@ -35,7 +35,8 @@ class LiveCosts:
         """Make them.
 
         Args:
-          costs: of drafted rounds of the numbers of rows `edges`, and of plain ones of `plain_edges`.
+          costs: of drafted rounds of the numbers of rows `edges`, and of plain ones of
+            `plain_edges`.
           guessed: whether nobody has measured them, so that the first visits say more than they do.
         """
         # By kind: how much longer than guessed the first visits took.

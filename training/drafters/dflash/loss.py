@@ -35,14 +35,14 @@ def make_block_loss(
       options: see `LossOptions`.
 
     Returns:
-      The loss. `batch` comes from `training.data.pipeline.AnchorBatches`, with `features` [B, S, F],
-      `hidden` [B, S, E] and `best` [B, S] of the target if they were cached. Names: `loss`, in nats
-      per slot, weighted; `accuracy_k`, the share of slots k whose most probable token is the
+      The loss. `batch` comes from `training.data.pipeline.AnchorBatches`, with `features` [B, S,
+      F], `hidden` [B, S, E] and `best` [B, S] of the target if they were cached. Names: `loss`, in
+      nats per slot, weighted; `accuracy_k`, the share of slots k whose most probable token is the
       text's; `accept_length`, the tokens that a chain would commit at an anchor, bonus included
-      (blocks that reach beyond the tokens to predict are left out). With a reduced draft vocabulary both
-      distributions are over its tokens alone. As in EAGLE-3, a slot then does not count in `loss`
-      if the target's most probable token (for `ce`, the text's) is not in it; the other figures
-      count such tokens as missed.
+      (blocks that reach beyond the tokens to predict are left out). With a reduced draft vocabulary
+      both distributions are over its tokens alone. As in EAGLE-3, a slot then does not count in
+      `loss` if the target's most probable token (for `ce`, the text's) is not in it; the other
+      figures count such tokens as missed.
     """
     check_options(options)
     per_row = make_per_row(target_config, options, reduced=config.draft_vocab_size is not None)

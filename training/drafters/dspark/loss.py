@@ -149,8 +149,8 @@ def make_dspark_row(target_config: TargetConfig, own: DSparkOptions, reduced: bo
 
     Trained is `kernel` [r, D] of the Markov head, or nothing. A slot has `hidden` [E], `latent` [r]
     if there is a head, `label`, `teacher`, `weight` and perhaps `best`. The extras are the losses,
-    and bools: `right`, the most probable token is the text's; `in_text` and `in_teacher`, the text's
-    token and the target's most probable one can be drafted.
+    and bools: `right`, the most probable token is the text's; `in_text` and `in_teacher`, the
+    text's token and the target's most probable one can be drafted.
     """
     teacher_of = make_teacher_logits(target_config, reduced)
 

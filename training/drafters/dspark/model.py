@@ -41,8 +41,8 @@ def make_dspark_config(
 def init_dspark(config: DSparkConfig, seed: int):
     """Initialise float32 variables of `DSpark(config)`.
 
-    The backbone's are those of `init_block_drafter` with the same seed. Weights of the heads are normal
-    (0.02), biases 0, as in DeepSpec.
+    The backbone's are those of `init_block_drafter` with the same seed. Weights of the heads are
+    normal (0.02), biases 0, as in DeepSpec.
     """
 
     def touch(drafter: DSpark, previous, hidden):

@@ -55,8 +55,8 @@ def confidence_loss(logits: jax.Array, accept: jax.Array) -> jax.Array:
 def compute_block_weights(batch, slots: int, gamma: float | None) -> jax.Array:
     """Compute weights float32 [B, A, slots]: exp(-k / gamma) up to the first slot without a label.
 
-    A slot has a label as in `training.loss.terms.compute_slot_weights`. From the first slot of a block
-    that has none, all weights are 0.
+    A slot has a label as in `training.loss.terms.compute_slot_weights`. From the first slot of a
+    block that has none, all weights are 0.
 
     Args:
       batch: see `compute_slot_weights`.

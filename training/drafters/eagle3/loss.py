@@ -52,12 +52,12 @@ def make_eagle_loss(
       decay: ratio of each step's weight to the previous step's.
 
     Returns:
-      The loss; `batch` is the one of `make_block_loss`. An anchor p is the pair (h_{p-1}, x_p), and needs
-      p - 1 in its document. Step k = 1, 2, … predicts the token at p + k. It counts if that token
-      is to be learnt and in the same document, and if the target's most probable token is in the
-      draft vocabulary. (The authors use the loss mask of the feature's token, two before the
-      predicted one.) The names are those of `make_block_loss`; `loss` is in nats per slot, weighted with
-      decay ** (k - 1).
+      The loss; `batch` is the one of `make_block_loss`. An anchor p is the pair (h_{p-1}, x_p), and
+      needs p - 1 in its document. Step k = 1, 2, … predicts the token at p + k. It counts if that
+      token is to be learnt and in the same document, and if the target's most probable token is in
+      the draft vocabulary. (The authors use the loss mask of the feature's token, two before the
+      predicted one.) The names are those of `make_block_loss`; `loss` is in nats per slot, weighted
+      with decay ** (k - 1).
 
     Raises:
       ValueError: a size is out of range, or EAGLE-3 cannot use one of the options.

@@ -68,8 +68,8 @@ def make_specblock_loss(
       block: see `BlockOptions`; None takes the defaults.
 
     Returns:
-      The loss; `batch` is the one of `make_block_loss` and may also hold `cuts` (see `draw_cuts`) and
-      `late` (see `late_batches`). An anchor p is the pair (h_{p-1}, x_p). A slot counts if the
+      The loss; `batch` is the one of `make_block_loss` and may also hold `cuts` (see `draw_cuts`)
+      and `late` (see `late_batches`). An anchor p is the pair (h_{p-1}, x_p). A slot counts if the
       token that it predicts is to be learnt and in the anchor's document. (The authors use the loss
       mask of the feature's token, two before the first predicted one.) `loss` averages over slots;
       a batch, or a part of one, has its number of rows as weight. The other names are `draft` and

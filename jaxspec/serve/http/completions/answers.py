@@ -114,7 +114,8 @@ class Trace:
         self._decode = continue_after(decode, prompt)
         self._text = Detokenizer(self._decode)
         self._made = 0
-        # Tokens whose text may not be out yet: (where it ends, the token's number, whether drafted).
+        # Tokens whose text may not be out yet: (where it ends, the token's number, whether
+        # drafted).
         self._ends: list[tuple[int, int, bool]] = []
         self._shown = 0
 

@@ -73,7 +73,8 @@ class Parameters(Closed):
     """Parameters that both endpoints take.
 
     Attributes:
-      min_p, top_k, ignore_eos, min_tokens, stop_token_ids: as in vLLM; top_k of 0 or -1 is no limit.
+      min_p, top_k, ignore_eos, min_tokens, stop_token_ids: as in vLLM; top_k of 0 or -1 is no
+        limit.
       seed: of sampling; with the same seed and prompt the text is the same under any load. None: a
         seed that no other request has.
       presence_penalty, frequency_penalty, repetition_penalty: as in `jaxspec.decode`, OpenAI's and
@@ -82,8 +83,8 @@ class Parameters(Closed):
       user, safety_identifier, metadata: labels, which are neither used nor kept.
       store: whether OpenAI may keep the answer; nothing is kept here in any case.
       prompt_cache_key: which requests begin alike; the server finds out itself.
-      prompt_logprobs: give the log-probability of each token of the prompt, and of so many others at
-        its place, as in vLLM.
+      prompt_logprobs: give the log-probability of each token of the prompt, and of so many others
+        at its place, as in vLLM.
       return_token_ids: give the ids of the new tokens beside their text.
       drafter: of this request, one of the server's; `ar` decodes without one. The text is the
         same.

@@ -64,8 +64,8 @@ class Prepared(NamedTuple):
 class Translator:
     """Makes engine requests.
 
-    Tokenizers are not safe to share between threads, and a long prompt would stop the event loop: all
-    prompts are encoded by one other thread.
+    Tokenizers are not safe to share between threads, and a long prompt would stop the event loop:
+    all prompts are encoded by one other thread.
     """
 
     def __init__(self, tokenizer: Tokens | None, room: int, deadline: float | None):
