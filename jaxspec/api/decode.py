@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from jaxspec.call.arguments import check_flag, check_prompt
+from jaxspec.call.arguments import check_flag, check_messages, check_prompt
 from jaxspec.call.hooks import Hooks
 from jaxspec.call.options import Sampling, Speculation, Stop, names_options
 from jaxspec.call.output import Output
@@ -32,6 +33,7 @@ def decode(
     sampling: Sampling | None = None,
     speculation: Speculation | None = None,
     capacity: int | None = None,
+    template: Mapping[str, Any] | None = None,
     trace: bool = False,
     shrink: bool | None = None,
     tuner: Tuner | None = None,
@@ -55,6 +57,8 @@ def decode(
       capacity: rows of the key-value caches, at least what the call needs. Calls that differ only
         in their prompts and limits share programs if they share it (None: a power of two; more for
         one prompt of chat messages, because a conversation grows).
+      template: variables of the model's chat template, for prompts that are chat messages, such as
+        {"enable_thinking": False} (None: none).
       trace: record every round in `Output.rounds`. Each round then waits for the host.
       shrink: go on with half of a batch when half of its sequences have finished, and so on. Each
         size is compiled when it is first needed, or by `jaxspec.warmup`. Tokens do not change.
@@ -69,9 +73,11 @@ def decode(
 
     Raises:
       TypeError: a prompt or an option of the wrong type.
-      ValueError: an option out of range, an empty or too long prompt, an unknown drafter, or an
-        option in two places.
+      ValueError: an option out of range, an empty or too long prompt, an unknown drafter, an option
+        in two places, or a variable that the chat template does not read.
     """
+    check_prompt(prompt)
+    check_messages(template, prompt)
     check_flag("trace", trace)
     if shrink is not None:
         check_flag("shrink", shrink)
@@ -87,6 +93,7 @@ def decode(
         sampling=sampling,
         speculation=speculation,
         capacity=capacity,
+        template=template,
     )
     session, hooks = tune(session, tuner)
     outputs, _ = run_session(session, trace, shrink, hooks)
@@ -108,6 +115,7 @@ def stream(
     sampling: Sampling | None = None,
     speculation: Speculation | None = None,
     capacity: int | None = None,
+    template: Mapping[str, Any] | None = None,
     tuner: Tuner | None = None,
 ) -> Iterator[str | list[int]]:
     """Yield the text of `decode` piece by piece, after every round; options are those of `decode`.
@@ -122,6 +130,7 @@ def stream(
     check_prompt(prompt)
     if is_batch(prompt):
         raise ValueError("stream takes one prompt: call decode for a list of them")
+    check_messages(template, prompt)
     session = prepare(
         params,
         prompt,
@@ -134,6 +143,7 @@ def stream(
         sampling=sampling,
         speculation=speculation,
         capacity=capacity,
+        template=template,
     )
     return _stream(*tune(session, tuner))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxspec.core.runtime.near_miss import choose_one
@@ -150,6 +150,32 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
     if value not in choices:
         raise ValueError(f"unknown {name} {value!r}: {choose_one(value, choices)}")
     return value
+
+
+def check_template(template: Any, tokenizer: Any) -> None:
+    """Check variables of a chat template: a TypeError or ValueError says what is wrong with them."""
+    if template is None:
+        return
+    if not isinstance(template, Mapping) or not all(isinstance(name, str) for name in template):
+        shown = _shown(template)
+        raise TypeError(f"template is {shown}: give names and values, {{'enable_thinking': False}}")
+    if template and tokenizer is None:
+        raise ValueError(
+            "this model has no tokenizer, so it has no chat template: give no template"
+        )
+    if template:
+        tokenizer.check_variables(template)
+
+
+def check_messages(template: Any, prompt: Any) -> None:
+    """Refuse variables of a chat template, a ValueError, if no prompt is chat messages."""
+    several = isinstance(prompt, list | tuple) and not _holds_items(prompt)
+    batch = prompt if several else [prompt]
+    if template and not any(isinstance(one, list | tuple) and _is_message(one[0]) for one in batch):
+        raise ValueError(
+            "template is given, and no prompt is put into the chat template: give chat messages, "
+            "and neither --raw nor --token-ids"
+        )
 
 
 def split_stop(stop: Any, vocab_size: int) -> tuple[tuple[str, ...], tuple[int, ...]]:

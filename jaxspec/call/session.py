@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -135,8 +135,11 @@ def prepare(
     sampling: Sampling | None = None,
     speculation: Speculation | None = None,
     capacity: int | None = None,
+    template: Mapping[str, Any] | None = None,
 ) -> Session:
     """Check the arguments of `jaxspec.decode` and make the session; nothing runs yet.
+
+    Unlike there, a `template` may be given with prompts that are no messages, and changes nothing.
 
     Raises:
       TypeError, ValueError: see `jaxspec.decode`.
@@ -153,7 +156,9 @@ def prepare(
     if leaves_open(policy, speculation.fixed):
         open = OpenChoices(drafter is None, speculation.budget is None, speculation.lookup is None)
     tokenizer = params.tokenizer
-    ids = _token_ids(spec, prompt, tokenizer, max_new_tokens)
+    arguments.check_template(template, tokenizer)
+    encode = functools.partial(to_ids, tokenizer=tokenizer, config=spec.target, template=template)
+    ids = _token_ids(spec, prompt, encode, max_new_tokens)
     resolve = functools.partial(resolve_config, spec, sampling=sampling, speculation=speculation)
     config, values = resolve(drafter=drafter)
     least = sampling.min_tokens
@@ -272,7 +277,7 @@ def full_precision(params: Params) -> Iterator[None]:
 
 
 def _token_ids(
-    spec: Spec, prompt: Prompt | Prompts, tokenizer: Any, max_new_tokens: int
+    spec: Spec, prompt: Prompt | Prompts, encode: Callable[..., list[int]], max_new_tokens: int
 ) -> list[list[int]]:
     """Tokenize one prompt or a batch of them.
 
@@ -280,7 +285,7 @@ def _token_ids(
       ValueError: a prompt and its new tokens exceed the model's positions.
     """
     batch: Any = prompt if is_batch(prompt) else [prompt]
-    ids = [to_ids(one, tokenizer, spec.target) for one in batch]
+    ids = [encode(one) for one in batch]
     longest = max(map(len, ids))
     if longest + max_new_tokens > spec.target.max_positions:
         raise ValueError(

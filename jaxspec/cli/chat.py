@@ -8,6 +8,7 @@ import io
 import sys
 from typing import TYPE_CHECKING, Any
 
+from jaxspec.call.arguments import check_template
 from jaxspec.cli.shared import options, values
 from jaxspec.core.runtime import interrupts
 from jaxspec.core.runtime.near_miss import choose_one
@@ -73,6 +74,7 @@ class Chat:
         self.params, self.given, self.tokenizer = params, given, params.tokenizer
         if self.tokenizer is None or not self.tokenizer.has_chat_template:
             raise ValueError("this model has no chat template: use `jaxspec generate --raw`")
+        check_template(given.get("template"), self.tokenizer)
         self._begin = [{"role": "system", "content": system}] if system else []
         self.messages: list[dict[str, str]] = list(self._begin)
         self.last: Output | None = None
@@ -151,7 +153,7 @@ class Chat:
     def _shorten(self, messages: list[dict[str, str]]) -> list[dict[str, str]]:
         """Forget the oldest exchanges that leave no room for an answer."""
         limit = self.params.spec.target.max_positions - self.given["max_new_tokens"]
-        kept = list(messages)
-        while len(self.tokenizer.chat(kept)) > limit and len(kept) > len(self._begin) + 1:
+        kept, first, template = list(messages), len(self._begin), self.given.get("template") or {}
+        while len(self.tokenizer.chat(kept, **template)) > limit and len(kept) > first + 1:
             del kept[len(self._begin) : len(self._begin) + 2]
         return kept

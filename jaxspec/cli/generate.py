@@ -54,7 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     given = values.collect_call(params, arguments) | {"tuner": process_tuner()}
     if arguments.json:
         out = jaxspec.decode(params, prompt, **given)
-        print(json.dumps({"text": out.text, "tokens": out.tokens, "stats": out.stats.to_dict()}))
+        report = {"text": out.text, "tokens": out.tokens, "stats": out.stats.to_dict()}
+        print(json.dumps(report | ({"template": arguments.template} if arguments.template else {})))
     elif arguments.show:
         _print_marked(params, prompt, given)
     else:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
 from jaxspec.io.hub import ZOO
-from jaxspec.io.text.chat_template import render_chat
+from jaxspec.io.text.chat_template import find_variables, render_chat
 from jaxspec.io.text.tokenizer import Tokenizer
 
 START, END = "{% for m in messages %}", "{% endfor %}"
@@ -210,3 +211,17 @@ def test_what_the_template_says_is_raised():
     with pytest.raises(Exception, match="one call at a time"):
         render(single, messages)
     assert messages[1]["content"] is None  # and what was given is as it was
+
+
+def test_variables_that_a_caller_may_set():
+    """Those that a template sets itself if nobody did, and none of Jinja's or transformers'."""
+    qwen = Path(__file__).parents[1] / "training/templates/qwen3.jinja"
+    assert find_variables(qwen.read_text()) == ("enable_thinking",)
+    template = (
+        "{% set ns = namespace(at=1) %}{{ bos_token }}{{ strftime_now('%d') }}{{ documents }}"
+        "{% if not date_string is defined %}{% set date_string = 'x' %}{% endif %}{{ date_string }}"
+        "{% for m in messages %}{% generation %}{{ m.content }}{%- endgeneration -%}"
+        "{% if m.role == 'x' %}{{ raise_exception(thinking) }}{% continue %}{% endif %}{% endfor %}"
+    )
+    assert find_variables(template) == ("date_string", "thinking")
+    assert find_variables("{{ messages }}") == ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,8 +30,10 @@ def is_chat(prompt: Prompt | Prompts) -> bool:
     return len(prompt) > 0 and isinstance(prompt[0], dict)
 
 
-def to_ids(prompt: Prompt, tokenizer: Any, config: TargetConfig) -> list[int]:
-    """Tokenize one prompt.
+def to_ids(
+    prompt: Prompt, tokenizer: Any, config: TargetConfig, template: Mapping[str, Any] | None = None
+) -> list[int]:
+    """Tokenize one prompt; `template` holds variables of the chat template, for messages.
 
     Raises:
       ValueError: the prompt is empty, needs a tokenizer that the model lacks, or holds ids without
@@ -42,7 +44,8 @@ def to_ids(prompt: Prompt, tokenizer: Any, config: TargetConfig) -> list[int]:
             raise ValueError(
                 "this model has no tokenizer: pass token ids, or load a directory that holds one"
             )
-        ids = tokenizer.encode(prompt) if isinstance(prompt, str) else tokenizer.chat(prompt)
+        text, variables = isinstance(prompt, str), template or {}
+        ids = tokenizer.encode(prompt) if text else tokenizer.chat(prompt, **variables)
     else:
         given: Any = np.asarray(prompt).tolist() if hasattr(prompt, "ndim") else prompt
         ids = [int(token) for token in given]

@@ -51,6 +51,7 @@ def add_command(commands: options.Commands) -> None:
     add("--limit", type=int, default=30, help=f"prompts per domain {default}")
     options.add_repeats(parser, 3, "number of times that each method decodes each prompt")
     options.add_chat(parser)
+    options.add_template(parser)
     add(
         "--coupled",
         choices=("on", "off", "both"),
@@ -90,6 +91,13 @@ def run(arguments: argparse.Namespace) -> int:
     chat = values.read_chat(arguments)
     prompts = read_prompts(arguments.prompts, tokenizer, limit=arguments.limit, chat=chat)
     given, kept = values.collect_decode_options(arguments), outputs.KeptRuns()
+    if arguments.template:
+        raw = next((one.domain for one in prompts if not isinstance(one.content[0], dict)), None)
+        if raw is not None:
+            raise ValueError(
+                f"--template: prompts of {raw} are in no chat template: give --chat on"
+            )
+        given["template"] = arguments.template
     measured = benchmark(
         params,
         prompts,

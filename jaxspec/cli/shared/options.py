@@ -136,6 +136,16 @@ def add_prompt_form(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_template(parser: argparse.ArgumentParser) -> None:
+    """Add the variables of the model's chat template: a dictionary, or None."""
+    parser.add_argument(
+        "--template",
+        action=parse.SetVariable,
+        metavar="NAME=VALUE",
+        help="variable of the chat template, as in enable_thinking=false (JSON or text); repeatable",
+    )
+
+
 def add_decode(
     parser: argparse.ArgumentParser,
     max_new_tokens: int = 256,
@@ -179,6 +189,7 @@ def add_decode(
 def add_call(parser: argparse.ArgumentParser) -> None:
     """Add all options of a call of one prompt; `values.collect_call` reads them."""
     add = parser.add_argument
+    add_template(parser)
     add_decode(parser)
     add("--stop", action="append", default=[], metavar="TEXT", help="stop at this text; repeatable")
     add(

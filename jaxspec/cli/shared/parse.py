@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import errno
+import json
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 
 def parse_file(text: str) -> Path:
@@ -23,11 +25,7 @@ def parse_file(text: str) -> Path:
 
 
 def parse_prompts(text: str) -> Path | str:
-    """Read what --prompts names: a file, or `hub:` and the name of a data set.
-
-    Raises:
-      ImportError, OSError, ValueError: it cannot be read.
-    """
+    """Read what --prompts names: a file as `parse_file`, or `hub:` and the name of a data set."""
     from jaxspec.io.text.record_sources import check_hub_name, is_hub_name
 
     if not is_hub_name(text):
@@ -36,6 +34,24 @@ def parse_prompts(text: str) -> Path | str:
         return check_hub_name(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+class SetVariable(argparse.Action):
+    """Put NAME=VALUE into a dictionary; the value is JSON, or else a text.
+
+    Python's True, False and None are read too: as texts they would all be true in a template.
+    """
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        """Add a variable; an ArgumentError if it has no name."""
+        name, equals, text = values.partition("=")
+        if not (name.isidentifier() and equals):
+            raise argparse.ArgumentError(self, f"{values!r} is no NAME=VALUE")
+        try:
+            value = json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
+        except ValueError:
+            value = text
+        setattr(namespace, self.dest, {**(getattr(namespace, self.dest) or {}), name: value})
 
 
 def parse_integers(text: str) -> tuple[int, ...]:

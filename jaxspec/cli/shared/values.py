@@ -203,6 +203,7 @@ def collect_call(params: Params, arguments: argparse.Namespace) -> dict[str, Any
         "drafter": choose_drafter(arguments),
         "coupled": SWITCH[arguments.coupled],
         "lookup": SWITCH[arguments.lookup],
+        "template": arguments.template,
     }
     return group_options(**given, policy=make_policy(params, arguments.policy, given))
 

@@ -7,11 +7,26 @@ says which, so the forms of `jaxspec.io.text.tool_calls` are tried.
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxspec.io.text.tokenizer_files import import_transformers
 from jaxspec.io.text.tool_calls import Form, convert_messages, has_calls, list_calls
+
+# What a caller of a template passes besides its variables; `chat_template` would replace it.
+_RESERVED = (
+    "add_generation_prompt chat_template continue_final_message conversation documents max_length "
+    "messages padding return_assistant_tokens_mask return_dict return_tensors "
+    "sanitize_control_tokens tokenize tokenizer_kwargs tools truncation"
+)
+RESERVED = frozenset(_RESERVED.split())
+# What transformers gives to every template, besides special tokens (`…_token`).
+_GIVEN = frozenset(("raise_exception", "strftime_now"))
+# Tests and filters for variables that nobody may have set.
+_ASKING = frozenset(("defined", "undefined", "default", "d"))
+_MARKS = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")
 
 
 class Rendered(NamedTuple):
@@ -74,6 +89,24 @@ def render_chat(
         if found is not None:
             return found
     raise _explain(errors[0], calls)
+
+
+@functools.lru_cache(maxsize=16)
+def find_variables(template: str) -> tuple[str, ...]:
+    """Find the variables of a template that a caller may set, such as `enable_thinking`, sorted."""
+    import jinja2.meta
+    from jinja2 import nodes
+
+    environment = jinja2.Environment(extensions=["jinja2.ext.loopcontrols"])
+    # Marks of the assistant's texts are transformers' own tags.
+    tree = environment.parse(_MARKS.sub("", template))
+    # Jinja also finds names that are set in one branch alone: a caller's are asked for before.
+    set_here = {one.name for one in tree.find_all(nodes.Name) if one.ctx == "store"}
+    tests = (one for one in tree.find_all((nodes.Test, nodes.Filter)) if one.name in _ASKING)
+    asked = {one.node.name for one in tests if isinstance(one.node, nodes.Name)}
+    found = jinja2.meta.find_undeclared_variables(tree) - (set_here - asked)
+    names = found - RESERVED - _GIVEN - environment.globals.keys()
+    return tuple(sorted(name for name in names if not name.endswith("_token")))
 
 
 def _choose(

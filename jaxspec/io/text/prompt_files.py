@@ -114,7 +114,9 @@ def read_prompts(
     for where, record in read_records(path):
         question = None if find_messages_key(record) else find_question(record, where)
         named = next((record[key] for key in DOMAIN_KEYS if record.get(key)), None)
-        domain = str(named or _public_set(record, question) or name_source(path))
+        human = "prompt" in record and str(record.get("task_id")).startswith("HumanEval/")
+        form = question.domain if question else "humaneval" if human else None
+        domain = str(named or form or name_source(path))
         domains.setdefault(domain, []).extend(_texts(record, question, domain, where))
     if not domains:
         raise ValueError(f"{path} holds no prompts")
@@ -130,15 +132,6 @@ def uses_template(tokenizer: Any, chat: bool | None) -> bool:
     return bool(tokenizer is not None and tokenizer.has_chat_template) if chat is None else chat
 
 
-def _public_set(record: dict, question: Question | None) -> str | None:
-    """Return the name of the public set that has a record of this form, or None."""
-    if question is not None:
-        return question.domain
-    if "prompt" in record and str(record.get("task_id")).startswith("HumanEval/"):
-        return "humaneval"
-    return None
-
-
 def _texts(record: dict, question: Question | None, domain: str, where: str) -> list[_Text]:
     """The prompts of a record."""
     name = next((record[key] for key in QUESTION_KEYS if key in record), None)
@@ -152,23 +145,12 @@ def _texts(record: dict, question: Question | None, domain: str, where: str) -> 
     if question is not None:
         return [_Text(question.text, "asked", question.plain, name)]
     # A prompt may be token ids.
-    for key, kind in {
-        "prompt": str | list,
-        "turns": str | list,
-        "instruction": str,
-        "text": str,
-    }.items():
+    for key, kind in dict(prompt=str | list, turns=str | list, instruction=str, text=str).items():
         if key in record and not (isinstance(record[key], kind) and record[key]):
             raise bad_text(key, record[key], where)
     if "prompt" in record:
-        return [
-            _Text(
-                record["prompt"],
-                "asked" if "task_id" in record else "given",
-                record["prompt"],
-                name,
-            )
-        ]
+        kind = "asked" if "task_id" in record else "given"
+        return [_Text(record["prompt"], kind, record["prompt"], name)]
     if "turns" in record:
         turns = record["turns"]
         if not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):

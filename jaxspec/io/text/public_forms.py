@@ -50,12 +50,7 @@ def find_question(record: Mapping[str, Any], where: str) -> Question | None:
       `problem`: MATH-500 and AIME.
       `question`, `choices` or `options`: MMLU (https://arxiv.org/abs/2009.03300) and MMLU-Pro.
       `question`: GSM8K, AIME and others.
-
-    Args:
-      where: place of the record, for error messages.
-
-    Raises:
-      ValueError: a part of a question is no text, or empty.
+    A part that is no text is a ValueError, which names the place `where`.
     """
     if "question_content" in record:
         return _ask_livecodebench(record, where)
@@ -79,11 +74,7 @@ def find_question(record: Mapping[str, Any], where: str) -> Question | None:
 
 
 def read_text(record: Mapping[str, Any], key: str, where: str) -> str:
-    """Return a text of a record.
-
-    Raises:
-      ValueError: it is no text, or empty.
-    """
+    """Return a text of a record; a ValueError if it is none, or empty."""
     if not (isinstance(record[key], str) and record[key]):
         raise bad_text(key, record[key], where)
     return record[key]
@@ -91,10 +82,8 @@ def read_text(record: Mapping[str, Any], key: str, where: str) -> str:
 
 def bad_text(key: str, value: Any, where: str) -> ValueError:
     """Return the error for a key that should hold a text."""
-    shown = json.dumps(value, default=str)
-    return ValueError(
-        f"{where}: {key} is {shown}: write a text that is not empty, or drop the line"
-    )
+    given = f"{where}: {key} is {json.dumps(value, default=str)}"
+    return ValueError(f"{given}: write a text that is not empty, or drop the line")
 
 
 def _ask_livecodebench(record: Mapping[str, Any], where: str) -> Question:
@@ -123,8 +112,7 @@ def _ask_longbench(record: Mapping[str, Any], where: str) -> Question:
     context, asked = read_text(record, "context", where), record["input"]
     if not isinstance(asked, str):
         raise bad_text("input", asked, where)
-    # Summaries ask nothing. Code is continued at the context's end.
-    text = f"{context}\n\n{asked}" if asked else context
+    text = f"{context}\n\n{asked}" if asked else context  # summaries ask nothing
     return Question("longbench", text, text)
 
 

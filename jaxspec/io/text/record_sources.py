@@ -11,8 +11,6 @@ from jaxspec.core.runtime import distribution
 from jaxspec.io.text.json_records import read_objects
 from jaxspec.io.text.messages import replace_surrogates
 
-HUB = "hub:"
-
 
 def read_records(source: str | os.PathLike) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the records of a source, each after its place for error messages.
@@ -21,11 +19,6 @@ def read_records(source: str | os.PathLike) -> Iterator[tuple[str, dict[str, Any
       source: a .parquet file, another file (see `jaxspec.io.text.json_records`), or the name of a
         data set on the Hugging Face hub, `hub:OWNER/NAME[/CONFIG][:SPLIT]`. The split is `test` if
         none is named.
-
-    Raises:
-      ImportError: the extra `data` is needed, and not installed.
-      OSError: a file cannot be read.
-      ValueError: a file is damaged, or the hub does not give the data set.
     """
     if is_hub_name(source):
         return _read_hub(str(source))
@@ -35,7 +28,7 @@ def read_records(source: str | os.PathLike) -> Iterator[tuple[str, dict[str, Any
 
 def is_hub_name(source: str | os.PathLike) -> bool:
     """Whether a source is the name of a data set on the hub."""
-    return isinstance(source, str) and source.startswith(HUB)
+    return isinstance(source, str) and source.startswith("hub:")
 
 
 def name_source(source: str | os.PathLike) -> str:
@@ -46,12 +39,7 @@ def name_source(source: str | os.PathLike) -> str:
 
 
 def check_hub_name(source: str) -> str:
-    """Return the name of a data set if it has the right form and can be read.
-
-    Raises:
-      ImportError: the extra `data` is not installed.
-      ValueError: the name has another form.
-    """
+    """Check the name of a data set: a ValueError, or an ImportError without the extra `data`."""
     _split_name(source)
     distribution.require("data", "datasets")
     return source
@@ -59,13 +47,10 @@ def check_hub_name(source: str) -> str:
 
 def _split_name(source: str) -> tuple[str, str | None, str]:
     """Split a name into the data set's, its configuration's and its split's."""
-    name, _, split = source.removeprefix(HUB).partition(":")
+    name, _, split = source.removeprefix("hub:").partition(":")
     parts = name.split("/", 2)
     if len(parts) < 2 or not all(parts):
-        raise ValueError(
-            f"{source!r} names no data set: write hub:OWNER/NAME, hub:OWNER/NAME:SPLIT or "
-            "hub:OWNER/NAME/CONFIG:SPLIT"
-        )
+        raise ValueError(f"{source!r} names no data set: write hub:OWNER/NAME[/CONFIG][:SPLIT]")
     return "/".join(parts[:2]), parts[2] if len(parts) > 2 else None, split or "test"
 
 
@@ -78,9 +63,7 @@ def _read_hub(source: str) -> Iterator[tuple[str, dict[str, Any]]]:
         rows = datasets.load_dataset(name, config, split=split)
     except Exception as error:  # the library's own kinds, the network's and the files'
         reason = " ".join(str(error).split())
-        raise ValueError(
-            f"{source} cannot be read ({reason}): give another name or split"
-        ) from None
+        raise ValueError(f"{source} cannot be read ({reason}): name another one") from None
     for number, row in enumerate(rows, 1):
         yield f"{source}, record {number}", replace_surrogates(dict(row))
 
@@ -94,10 +77,9 @@ def _read_parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     number = 0
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(1024):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield f"{path}, record {number}", row
+            rows = (row for batch in file.iter_batches(1024) for row in batch.to_pylist())
+            for number, row in enumerate(rows, 1):
+                yield f"{path}, record {number}", row
     except pyarrow.ArrowException as error:
         reason = " ".join(str(error).split())
         place = f"{path}, after record {number}"

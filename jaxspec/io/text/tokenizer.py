@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxspec.io.text.chat_template import render_chat
+from jaxspec.core.runtime.near_miss import choose_one
+from jaxspec.io.text.chat_template import find_variables, render_chat
 from jaxspec.io.text.messages import replace_surrogates
 from jaxspec.io.text.tokenizer_files import FILES, read_tokenizer
 from jaxspec.io.text.tool_calls import has_calls
@@ -89,6 +90,16 @@ class Tokenizer:
         options = {"tools": tools, "generation_prompt": add_generation_prompt}
         text = render_chat(template, messages, known, **options).text
         return list(self._inner.encode(text, add_special_tokens=False))
+
+    def check_variables(self, variables: Mapping[str, Any]) -> None:
+        """Raise a ValueError if the chat template, if any, does not read one of the variables."""
+        if not self.has_chat_template:
+            raise ValueError("this model has no chat template, so it has no variables: give none")
+        known = find_variables(self._inner.get_chat_template())
+        for name in variables:
+            if name not in known:
+                hint = choose_one(name, known) if known else "it has none; leave it out"
+                raise ValueError(f"the model's chat template has no variable {name!r}: {hint}")
 
     @functools.cached_property
     def special_ids(self) -> dict[str, int]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
+from jaxspec.io.text.chat_template import RESERVED
 from jaxspec.io.text.messages import read_messages
 from jaxspec.serve.http.completions.parameters import Body, ChatParameters, TextParameters
 from jaxspec.serve.http.completions.prompts import Echo, Tokens, echo_prompt
@@ -20,26 +21,6 @@ DEFAULT_TEXT_TOKENS = 16  # of /v1/completions, as OpenAI's
 LONGEST_TOKEN = 256
 
 T = TypeVar("T")
-
-# What the server itself passes to the template; `chat_template` would replace the model's own.
-_RESERVED = {
-    "add_generation_prompt",
-    "chat_template",
-    "continue_final_message",
-    "conversation",
-    "documents",
-    "max_length",
-    "messages",
-    "padding",
-    "return_assistant_tokens_mask",
-    "return_dict",
-    "return_tensors",
-    "sanitize_control_tokens",
-    "tokenize",
-    "tokenizer_kwargs",
-    "tools",
-    "truncation",
-}
 
 
 class Prepared(NamedTuple):
@@ -132,7 +113,7 @@ class Translator:
         if tokenizer is None or not tokenizer.has_chat_template:
             message = "This model has no chat template: use /v1/completions."
             raise ApiError(400, message, "no_chat_template", "messages")
-        if wrong := _RESERVED & set(variables):
+        if wrong := RESERVED & set(variables):
             message = f"chat_template_kwargs must not set {', '.join(sorted(wrong))}."
             raise ApiError(400, message, "invalid_value", "chat_template_kwargs")
         given = _read(messages)
