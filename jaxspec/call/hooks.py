@@ -1,17 +1,16 @@
-"""What a running call asks of whoever tunes it. `Untuned` has nothing to say."""
+"""What a running call asks of whoever tunes it. Of calls that nobody tunes, `UNTUNED` is asked."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Protocol
 
 from jaxspec.call.output import Output
 from jaxspec.call.session import Session
 from jaxspec.core.state import DecodeState
 
 
-class Hooks(Protocol):
+class Hooks:
     """Moments of a call in which a tuner may look, time or choose. Each does nothing by itself."""
 
     def after_prefill(self, session: Session, state: DecodeState) -> Session:
@@ -60,8 +59,5 @@ class Hooks(Protocol):
         """
 
 
-class Untuned(Hooks):
-    """For calls that leave nothing open: times nothing and remembers nothing."""
-
-
-UNTUNED = Untuned()
+# For calls that leave nothing open: times nothing and remembers nothing.
+UNTUNED = Hooks()

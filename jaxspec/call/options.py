@@ -161,8 +161,10 @@ def fill_records(
         if not isinstance(given[name], kind | None):
             found, wanted = type(given[name]).__name__, kind.__name__
             raise TypeError(f"{name} is of type {found}: give {name}=jaxspec.{wanted}(...)")
-    sampling = _fill("sampling", sampling or Sampling(), "temperature", temperature)
-    return sampling, _fill("speculation", speculation or Speculation(), "budget", budget)
+    return (
+        _fill("sampling", sampling or Sampling(), "temperature", temperature),
+        _fill("speculation", speculation or Speculation(), "budget", budget),
+    )
 
 
 def _fill(name: str, record: Any, option: str, value: Any) -> Any:

@@ -116,7 +116,7 @@ class QuickJit:
             the compiler.
         """
         inside = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args))
-        quantized = converts(getattr(params, "target", ()))
+        quantized = converts(getattr(params, "target", {}))
         chosen = {} if inside else choose_options(current_device(), self._leave_out, quantized)
         key = tuple(chosen.items())
         if key not in self._made:
