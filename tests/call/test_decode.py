@@ -223,8 +223,8 @@ def test_long_prompts_go_through_in_chunks(params, monkeypatch):
         assert out.tokens == jaxspec.decode(params, one, drafter="ar", max_new_tokens=12).tokens
     # The same prompt in one piece.
     jax.clear_caches()
-    for module in ("capacity", "prefill"):
-        monkeypatch.setattr(f"jaxspec.call.{module}.prompt_chunk", lambda: 1024)
+    for module in ("round.sizes", "call.prefill"):
+        monkeypatch.setattr(f"jaxspec.{module}.prompt_chunk", lambda: 1024)
     whole = jaxspec.decode(
         params, prompt, max_new_tokens=12, budget=32, speculation=jaxspec.Speculation(block_size=7)
     )
