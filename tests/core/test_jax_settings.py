@@ -108,7 +108,7 @@ def test_an_engine_serves_under_all_of_them(toy):
 
 def serve(params):
     settings = {name: OPTIONS[name] for name in ("max_new_tokens", "seed", "temperature", "top_p")}
-    sizes = dict(slots=1, capacity=192, budget=4, edges=(4,), method="dflash")
+    sizes = dict(slots=1, capacity=192, budget=4, edges=(4,), drafter="dflash")
     engine = make_engine(params, costs=Costs((1.2,), (5.0,)), **sizes)
     engine.submit(ServeRequest(tuple(PROMPT), **settings))
     tokens = []

@@ -255,9 +255,6 @@ def test_refusals(int8, tmp_path, capsys):
 @pytest.mark.thorough
 def test_command_line(int8, capsys):
     model = [str(TARGET), "--dtype", "float32", "--quantize", "int8"]
-    model += [
-        word for name, source in DRAFTERS.items() for word in ("--drafter", f"{name}={source}")
-    ]
     prompt = [
         "--token-ids",
         "--prompt",

@@ -87,7 +87,7 @@ def test_errors_say_what_to_do(made, tmp_path):
         train_target.main(toys.target_options(made / "corpus.jsonl.gz", tmp_path, tmp_path / "run"))
     options = toys.drafter_options(model, text, tmp_path / "run", tmp_path / "out")
     for change, message in [
-        ({"kind": "eagle9"}, "unknown kind 'eagle9': choose one of dflash, jetspec"),
+        ({"kind": "eagle9"}, "unknown kind 'eagle9': did you mean 'eagle3'"),
         ({"block_size": 1}, "block_size is 1: give 2 to 128"),
         ({"feature_layers": (0, 2)}, r"it reads target layers \[2\], the target has layers 0 to 1"),
     ]:

@@ -307,9 +307,9 @@ def test_trained_embeddings_of_the_speculators_schema(tmp_path):
 def test_minis_drafter_without_marks_drafts_as_before(tmp_path):
     directory = tmp_path / "x"
     shutil.copytree(MINI, directory)
-    tensors = load_file(directory / WEIGHTS)
-    del tensors["t2d"]
-    save_file(tensors, directory / WEIGHTS)
+    files = WeightFiles(directory)
+    tensors = {name: files._read(name) for name in files._stored if name != "t2d"}
+    save_file(tensors, directory / WEIGHTS)  # packed as before, but not in codes
     params = jaxspec.load("mini", drafter={"eagle3": directory}, dtype="float32")
     prompt = "Question: A baker sells 12 loaves for $3 each. How much does she earn?\nAnswer:"
     out = jaxspec.decode(params, prompt, drafter="eagle3", budget=8, max_new_tokens=32)
