@@ -23,7 +23,7 @@ from jaxspec.tuner.tuner import process_tuner, tune
 from jaxspec.tuner.weight_layouts import SWITCH, WeightLayouts
 from pallas_kernels.versions import vectorizes_sums
 
-pytestmark = pytest.mark.skipif(not vectorizes_sums(), reason="this jax makes no panels")
+pytestmark = pytest.mark.skipif(not vectorizes_sums(), reason="before jax 0.10 no copies are made")
 TARGET = SHIPPED / "dflash" / "target"
 PROMPT = [117, 142, 122, 64, 240, 19]
 OWN = WeightLayouts(Store())

@@ -63,6 +63,7 @@ def naming_fields(records: Mapping[str, type]) -> None:
     """
     for kind in records.values():
         others = {option: other for option, other in records.items() if other is not kind}
+        # A type checker takes the __init__ that a dataclass makes for that of `object`.
         kind.__init__ = naming_options(kind.__init__, others)  # type: ignore[misc]
 
 
