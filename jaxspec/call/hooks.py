@@ -1,4 +1,4 @@
-"""What a running call asks of whoever tunes it. Of calls that nobody tunes, `UNTUNED` is asked."""
+"""What a running call asks of its tuner. Calls without a tuner ask `UNTUNED`."""
 
 from __future__ import annotations
 

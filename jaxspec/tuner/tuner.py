@@ -203,7 +203,7 @@ _process: Tuner | None = None
 
 
 def process_tuner() -> Tuner:
-    """Return the tuner of this process, which calls use that name no other."""
+    """Return the tuner of this process: that of calls without one of their own."""
     global _process
     if _process is None:
         _process = Tuner()
@@ -214,8 +214,8 @@ def tune(session: Session, tuner: Tuner | None = None) -> tuple[Session, Hooks]:
     """Make the choices that a session leaves open; return it with the hooks to run it with.
 
     Args:
-      tuner: who chooses (None: the process's own, for a session that leaves something open; another
-        one runs as it is).
+      tuner: who chooses. None: the process's own tuner if the session leaves something open;
+        otherwise nobody does.
 
     Raises:
       TypeError: it is no tuner.
