@@ -19,6 +19,8 @@ from jaxspec.core.state import Accepted, Pool, Tree
 
 # Observations that take time; they are computed only for policies that name them.
 NEEDS = frozenset({"entropy", "top", "hidden", "logits"})
+# Those of the distributions of draft steps.
+OF_STEPS = NEEDS - {"logits"}
 # Number of probabilities in `Observation.top`.
 TOP = 10
 
@@ -55,7 +57,7 @@ class Observation(flax.struct.PyTreeNode):
         stopped took fewer.
       pool: candidates [B, P] in the order in which they were drafted.
       frontier: float32 [B, M], path log-probabilities of the nodes to draft from next; -inf marks
-        an empty slot.
+        an empty slot. The act `rows` sees that of the last step, if the policy needs its figures.
       entropy: float32 [B, M], nats: entropy of the draft distribution that each frontier node was
         sampled from.
       top: float32 [B, M, TOP], the largest probabilities of that distribution, in descending order.
@@ -150,6 +152,12 @@ class Functions(NamedTuple):
     resume: Callable[[Any], Any] = lambda state: state
     blocks: tuple[int, ...] = ()
     chains: bool = False
+
+    @property
+    def follows_steps(self) -> bool:
+        """Whether it decides after draft steps, or reads figures of their distributions."""
+        stops = self.act.deeper is not None or self.act.keep is not None
+        return stops or bool(self.needs & OF_STEPS)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,6 +23,7 @@ from jaxspec.round.stop_rule import (
     asks_policy,
     choose_where,
     init_sources,
+    look_back,
     record_sources,
 )
 from pallas_kernels.aot import FALLBACK
@@ -71,8 +72,11 @@ def draft(round: Round, state: DecodeState, noise: jax.Array | None) -> Drafted:
             fell_back = ~is_certain(foreseen, round.growth, quick.grown, limit).all()
             return _fall_back(fell_back, functools.partial(take, step), growing, quick)
         growing = take(step, growing)
-    scratch = growing.scratch
-    return Drafted(growing.grown, growing.logprob, growing.below, growing.step, scratch=scratch)
+    drafted = Drafted(growing.grown, growing.logprob, growing.below, growing.step)
+    if growing.sources is not None:
+        figures = look_back(growing.grown, growing.nodes, growing.sources)
+        drafted = drafted._replace(figures=figures)
+    return drafted._replace(scratch=growing.scratch)
 
 
 def _fall_back(

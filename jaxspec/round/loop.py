@@ -86,7 +86,8 @@ def drafted_round(round: Round, state: DecodeState) -> DecodeState:
     state = remember(round, state, drafted.scratch)
     tree, steps = grow(round, state, drafted), jnp.int32(drafted.steps)
     if policy is not None and policy.act.rows is not None:
-        seen = Observation(state.cache.length, ~state.done, steps, drafted.pool, tree=tree)
+        context, live, figures = state.cache.length, ~state.done, drafted.figures or {}
+        seen = Observation(context, live, steps, drafted.pool, tree=tree, **figures)
         rows = policy.act.rows(round.request.controls, state.control, seen)
         tree = keep_rows(tree, jnp.broadcast_to(rows, state.done.shape))
     verified = verify(round, state, tree, noise, find_drawn(round, drafted))

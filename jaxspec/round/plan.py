@@ -223,8 +223,8 @@ def _check_policy(
     act, name = functions.act, repr(config.drafter)
     stops, most = act.deeper or act.keep, policy.widths[-1] if policy.widths else growth.rows
     faults = {
-        "the policy stops drafting between levels, and a shortlist computes all levels at once: "
-        "leave 'shortlist' or the policy out": growth.shortlist and stops,
+        "the policy follows draft steps, and a shortlist computes all levels at once: "
+        "leave 'shortlist' or the policy out": growth.shortlist and functions.follows_steps,
         f"the policy reads a chain, and builder '{builder}' branches: use 'chain'": (
             functions.chains and growth.candidates > 1
         ),

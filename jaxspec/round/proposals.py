@@ -29,6 +29,8 @@ class Drafted(NamedTuple):
       fell_back: bool [], whether a shortlist did not foresee what matters, so that all steps were
         taken again, see `jaxspec.round.lookahead`.
       scratch: the drafter's own arrays of the round; None if they are not kept.
+      figures: what the policy reads of the last draft step, by name, see
+        `Observation`; None if it reads none.
     """
 
     grown: Any
@@ -37,6 +39,7 @@ class Drafted(NamedTuple):
     steps: jax.Array | int = 0
     fell_back: jax.Array | bool = False
     scratch: Any = None
+    figures: dict[str, jax.Array] | None = None
 
     @property
     def pool(self) -> Pool | None:

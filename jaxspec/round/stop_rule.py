@@ -108,11 +108,15 @@ def select_sources(sources: Sources, source: jax.Array) -> dict[str, jax.Array]:
 
 
 def asks_policy(round: Round) -> bool:
-    """Whether the policy decides after draft steps."""
-    if round.plan.policy is None or not round.plan.in_steps:
-        return False
-    act = round.plan.policy.act
-    return act.deeper is not None or act.keep is not None
+    """Whether the policy decides after draft steps, or reads figures of their distributions."""
+    policy = round.plan.policy
+    return round.plan.in_steps and policy is not None and policy.follows_steps
+
+
+def look_back(pool: Pool, nodes: Nodes, sources: Sources) -> dict[str, jax.Array]:
+    """Return the frontier and the figures after the last step of each sequence, by name."""
+    logprob = jnp.take_along_axis(pool.logprob, nodes.node, axis=1)
+    return {"frontier": logprob, **select_sources(sources, nodes.source)}
 
 
 def apply_stop_rule(

@@ -20,6 +20,7 @@ from jaxspec.policies.learned import ltd_features as features
 from jaxspec.policies.learned.networks import ACTIVATIONS, check_network, mlp
 from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig, RoundShape, keep_state
 from jaxspec.policies.registry import tagged
+from jaxspec.policies.stopping import take_best
 
 SEES = ("pool", "tree")
 
@@ -38,7 +39,8 @@ class LtdConfig(PolicyConfig):
         means that there is no size policy.
       sees: scores that the size policy reads: of the `pool` of a dynamic tree, or of the sorted
         rows of any `tree`.
-      observes: inputs of both networks, one of `ltd_features.OBSERVES`.
+      observes: inputs of both networks, one of `ltd_features.OBSERVES`; H and E need a `pool`.
+      hidden: numbers of the drafter's hidden state, if `observes` names H.
       activation: of both networks.
     """
 
@@ -49,6 +51,7 @@ class LtdConfig(PolicyConfig):
     sees: str = "pool"
     observes: str = "P+D+L"
     activation: str = "relu"
+    hidden: int = 0
 
     def __post_init__(self):
         for name, known in (
@@ -70,6 +73,16 @@ class LtdConfig(PolicyConfig):
         if self.sizes and (list(self.sizes) != sorted(set(self.sizes)) or self.sizes[0] < 1):
             raise ValueError(
                 f"sizes are {list(self.sizes)}: give numbers of rows in ascending order, from 1"
+            )
+        if features.beyond_inputs(self.observes, 1, 1) and self.sees == "tree":
+            raise ValueError(
+                f"observes is {self.observes!r}, which needs the pool of a dynamic tree: "
+                "give one of P, P+L, P+D and P+D+L"
+            )
+        if ("H" in self.observes) != bool(self.hidden):
+            raise ValueError(
+                f"observes is {self.observes!r} and hidden {self.hidden}: "
+                "give the size of the drafter's hidden states exactly if H is observed"
             )
         if not self.depths and not self.sizes:
             raise ValueError("neither depths nor sizes: there is nothing to decide")
@@ -94,11 +107,13 @@ class LtdConfig(PolicyConfig):
 
     def size_inputs(self) -> int:
         """Return the number of inputs of the size policy."""
-        return features.size_inputs(
-            features.pool_size(self.width, self.steps)
-            if self.sees == "pool"
-            else self.widths[-1] - 1
-        )
+        in_pool = features.pool_size(self.width, self.steps)
+        scores = in_pool if self.sees == "pool" else self.widths[-1] - 1
+        return features.size_inputs(scores, self.observes, self.width, self.hidden)
+
+    def depth_inputs(self) -> int:
+        """Return the number of inputs of the depth policy."""
+        return features.depth_inputs(self.width, self.observes, self.hidden)
 
 
 @tagged("ltd-weights")
@@ -114,8 +129,7 @@ def make_ltd(config: LtdConfig, depth=None, size=None) -> Policy:
 
     Args:
       config: static choices.
-      depth: layers from `ltd_features.depth_inputs(W)` inputs to the logits of stopping and of
-        continuing.
+      depth: layers from `config.depth_inputs()` inputs to the logits of stopping and of continuing.
       size: layers from `config.size_inputs()` inputs to a logit for each of `config.sizes`.
 
     Raises:
@@ -128,7 +142,7 @@ def make_ltd(config: LtdConfig, depth=None, size=None) -> Policy:
                 "give layers for exactly the policies that it names"
             )
     if depth is not None:
-        check_network(depth, features.depth_inputs(config.width), 2, "depth")
+        check_network(depth, config.depth_inputs(), 2, "depth")
     if size is not None:
         check_network(size, config.size_inputs(), len(config.sizes), "size")
     return Policy(config, LtdWeights(depth, size))
@@ -138,10 +152,22 @@ def make_ltd(config: LtdConfig, depth=None, size=None) -> Policy:
 def _functions(config: LtdConfig) -> Functions:
     # Use NumPy, because this may first run during a trace.
     asked = np.isin(np.arange(config.steps + 1), config.depths)
+    needs = frozenset(
+        name for letter, name in (("E", "entropy"), ("H", "hidden")) if letter in config.observes
+    )
+
+    def beyond(seen) -> features.Beyond:
+        if not needs:
+            return features.Beyond()
+        there = seen.frontier > -jnp.inf
+        return features.Beyond(
+            None if seen.entropy is None else jnp.where(there, seen.entropy, 0.0),
+            None if seen.hidden is None else take_best(seen.hidden, seen.frontier),
+        )
 
     def deeper(controls: LtdWeights, state, seen):
         x = features.depth_observation(
-            seen.pool.logprob, seen.context, seen.steps, config.width, config.observes
+            seen.pool.logprob, seen.context, seen.steps, config.width, config.observes, beyond(seen)
         )
         return ~jnp.asarray(asked)[seen.steps] | (
             jnp.argmax(mlp(controls.depth, x, config.activation), axis=-1) == 1
@@ -152,7 +178,7 @@ def _functions(config: LtdConfig) -> Functions:
             # Use the sequence's own steps: the batch may have taken more without it.
             steps = features.steps_taken(seen.pool.logprob, config.width)
             x = features.size_observation(
-                seen.pool.logprob, seen.context, steps, config.width, config.observes
+                seen.pool.logprob, seen.context, steps, config.width, config.observes, beyond(seen)
             )
         else:
             x = features.tree_observation(seen.tree.logprob[:, 1:], seen.context, config.observes)
@@ -161,4 +187,4 @@ def _functions(config: LtdConfig) -> Functions:
         return jnp.array(config.sizes, jnp.int32)[jnp.argmax(logits, axis=-1)]
 
     acts = Acts(deeper=deeper if config.depths else None, rows=rows if config.sizes else None)
-    return Functions(init=lambda shape: (), act=acts, observe=keep_state)
+    return Functions(lambda shape: (), acts, keep_state, needs)

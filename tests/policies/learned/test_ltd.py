@@ -10,9 +10,12 @@ from jaxspec.core.state import Pool, Tree
 from jaxspec.policies.compose import compose
 from jaxspec.policies.learned.ltd import LtdConfig, make_ltd
 from jaxspec.policies.learned.ltd_features import (
+    Beyond,
     allowed_sizes,
     depth_inputs,
+    depth_observation,
     size_inputs,
+    size_observation,
     tree_observation,
 )
 from jaxspec.policies.protocol import Observation, RoundShape
@@ -38,6 +41,46 @@ def observation(steps: int, size: int) -> Observation:
 def test_the_published_sizes():
     assert (depth_inputs(10), size_inputs(10 + 100 * 12)) == (128, 1268)
     assert SETTINGS.size_inputs() == 14 + 58
+
+
+def test_hidden_states_and_entropies_come_after_what_is_always_there():
+    """Width 2, two steps: four scores of the last level, 14 lengths, 14 depths, then E or H."""
+    scores, beyond = jnp.arange(-10.0, 0.0), Beyond(jnp.array([0.5, 0.25]), jnp.arange(3) + 7)
+    plain = depth_observation(scores, jnp.int32(300), jnp.int32(2), 2)
+    for observes, part in (("P+D+L+E", [0.5, 0.25]), ("P+D+L+H", [7, 8, 9]), ("P+D+L", [])):
+        given = scores, jnp.int32(300), jnp.int32(2), 2, observes, beyond
+        deep, wide = depth_observation(*given), size_observation(*given)
+        np.testing.assert_array_equal(deep, [*plain, *part])
+        np.testing.assert_array_equal(wide[10 + 58 :], part)
+        assert deep.shape == (depth_inputs(2, observes, 3),)
+        assert wide.shape == (size_inputs(10, observes, 2, 3),)
+
+
+@pytest.mark.parametrize(("observes", "weight"), [("P+D+L+E", 0), ("P+D+L+H", 1)])
+def test_networks_read_the_frontiers_figures(observes, weight):
+    """The first sequence's best node is its second, the other's second slot is empty. The depth
+    network goes on above an entropy of the second node, or a number of the best node's hidden
+    state, of 0.5; the size network verifies 8 rows above it and 2 below.
+    """
+    hidden = 2 if weight else 0
+    settings = dataclasses.replace(SETTINGS, observes=observes, hidden=hidden)
+    read = {name: jnp.zeros((n, k)).at[-1, -1].set(1.0) for name, n, k in (
+        ("depth", settings.depth_inputs(), 2), ("size", settings.size_inputs(), 3),
+    )}  # fmt: skip
+    policy = make_ltd(
+        settings,
+        [{"kernel": read["depth"], "bias": jnp.array([0.5, 0.0])}],
+        [{"kernel": read["size"], "bias": jnp.array([0.5, -1.0, 0.0])}],
+    )
+    seen = observation(1, 8).replace(
+        frontier=jnp.array([[-2.0, -1.0], [-1.0, -jnp.inf]]),
+        entropy=jnp.array([[0.1, 0.9], [0.1, 0.9]]),
+        hidden=jnp.array([[[0, 0.1], [0, 0.9]], [[0, 0.2], [0, 0.9]]]),
+    )
+    act = policy.config.functions().act
+    assert act.deeper(policy.controls, (), seen).tolist() == [True, False]
+    assert act.rows(policy.controls, (), seen).tolist() == [8, 2]
+    assert policy.config.functions().needs == {("entropy", "hidden")[weight]}
 
 
 def test_depth_is_asked_where_it_was_trained():
@@ -103,6 +146,12 @@ def test_trees_of_other_builders():
         (lambda: LtdConfig(sees="all"), "sees is 'all': choose one of pool, tree"),
         (lambda: LtdConfig(sizes=(2,), activation="gelu"), "activation is 'gelu'"),
         (lambda: LtdConfig(sizes=(2,), observes="L"), r"observes is 'L': choose one of P, P\+L"),
+        (lambda: LtdConfig((1, 4), sizes=(4,), sees="tree", observes="P+D+L+E"), "needs the pool"),
+        (
+            lambda: dataclasses.replace(SETTINGS, observes="P+D+L+H"),
+            "hidden 0: give the size of the drafter's hidden states exactly if H",
+        ),
+        (lambda: dataclasses.replace(SETTINGS, hidden=8), "hidden 8: give the size"),
         (lambda: LtdConfig(width=2, steps=3, depths=(3,)), "draft steps from 0 to 2"),
         (lambda: LtdConfig(sizes=(4, 2)), "ascending order"),
         (lambda: LtdConfig(), "nothing to decide"),
