@@ -82,6 +82,8 @@ class AdaptiveSession:
         self._served = Served(*given, self.options.versions, folder)
         depths = min(self.options.shape.depths, self.trainer.learner.drafter.depth)
         self.shape = dataclasses.replace(self.options.shape, depths=depths)
+        if self.decider.rejected_only:
+            self.shape = self.shape.all_rejected()
         self.buffers = Buffers(self.options.segments)
         self.queries, self.events = 0, []
         self._firsts: dict[int, int] = {}  # {query: number of its first segment}

@@ -56,8 +56,6 @@ class Trainer:
           no test), and the number of steps. A refused update leaves weights and moments as they
           were.
         """
-        if decider.rejected_only:
-            ring = ring.replace(weight=ring.weight * ring.reject)
         gated = decider.gated
         kept = jax.tree.map(jnp.copy, self.train) if gated else None
         before = self._hits(ring, tested) if gated else None

@@ -34,8 +34,8 @@ def add_command(commands: options.Commands) -> None:
     add(
         "--decider",
         default="bandit-paired",
-        help="never, osd, always-head, always-full, random, bandit-paper or bandit-paired "
-        f"{default}",
+        help="never, osd, always-head, always-full, random, bandit-paper, bandit-paper-full or "
+        f"bandit-paired {default}",
     )
     add_sizes(parser)
     options.add_chat(parser)

@@ -166,7 +166,7 @@ def test_terms_are_those_of_their_formulas():
     top = np.take_along_axis(p, ids, axis=-1)
     none = jnp.zeros((1, 1, 2))
     one = Segments(
-        token=jnp.zeros((1, 5), jnp.int32),
+        token=jnp.array([[0, 0, 7, 17, 0]]),
         features=jnp.zeros((1, 4, 1)),
         logprob=jnp.log(top)[None],
         ids=jnp.asarray(ids)[None],
@@ -186,7 +186,9 @@ def test_terms_are_those_of_their_formulas():
         rest = 1 - sum(ours[ids[row, i]] for i in inside)
         wanted -= (1 - top[row].sum()) * np.log(rest)
         np.testing.assert_allclose(found.ce[0, d], wanted, rtol=1e-4)
-        np.testing.assert_allclose(found.chance[0, d], ours[ids[row, 0]], rtol=1e-5)
+        # r is that of the committed token, and 0 if the drafter cannot propose it.
+        assert ids[row, 0] not in (7, 17)
+        np.testing.assert_allclose(found.chance[0, d], [ours[7], 0.0][d], rtol=1e-5)
         assert found.hit[0, d] == (ours.argmax() == ids[row, 0])
         assert found.known[0, d] == (ids[row, 0] not in outside)
         before = np.exp(q0[0, d]) / np.exp(q0[0, d]).sum()

@@ -25,6 +25,7 @@ DECIDERS: dict[str, Callable[[Mapping[str, int]], Decider]] = {
     "always-full": functools.partial(make_always, FULL),
     "random": make_random,
     "bandit-paper": lambda room: make_bandit_paper(room=room),
+    "bandit-paper-full": lambda room: make_bandit_paper(room=room, actions=(FULL,)),
     "bandit-paired": lambda room: make_bandit_paired(room=room),
 }
 

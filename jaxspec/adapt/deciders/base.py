@@ -25,8 +25,8 @@ class Query(NamedTuple):
       domain: what the caller says the query is about; "" if nothing.
       tokens, rounds: generated, the prefill's first token not counted.
       seconds: of decoding, with the updates since the query before it.
-      error: sum over rejected positions of 1 - r, where r is the drafter's probability of the
-        target's most probable token.
+      error: s, the sum over rejected positions of 1 - r, where r is the drafter's probability of
+        the token that the target chose: its most probable one at temperature 0, else a sample.
       positions: number of rejected positions. It and `error` are 0 where nothing was gathered.
       filled: {action: positions to train on in the action's buffer}, this query's not included.
       fresh: positions to train on of this query.
@@ -115,7 +115,8 @@ class Decider(NamedTuple):
       elect: (state, {version: what it changes at positions of the evidence}) -> (state, the version
         that decodes next or None for the one that did), called if a decision has `judge`.
       gated: whether an update is published only if it wins a paired test on held-out positions.
-      rejected_only: whether updates learn rejected positions alone.
+      rejected_only: whether its evidence is all rejected positions with equal weights, as the
+        papers have it: none is held out, and no accepted one is added.
       anchored: whether updates stay near the weights before deployment.
       steps: gradient steps of an update; None: one pass over its segments.
       room: {action: positions to train on without which it makes no update}; None: those that fill

@@ -50,6 +50,10 @@ class SegmentShape:
         if not 0 <= self.context < self.rows:
             raise ValueError(f"context is {self.context}: give fewer than the {self.rows} rows")
 
+    def all_rejected(self) -> SegmentShape:
+        """Return these sizes with all rejected positions as data, and nothing else."""
+        return dataclasses.replace(self, held_out=0.0, accepted=0.0, decay=1.0)
+
 
 def cut_segments(
     params: Params,

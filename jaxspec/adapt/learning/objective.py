@@ -29,9 +29,9 @@ class Positions(NamedTuple):
       ce: cross-entropy with the target, in nats.
       rank: loss of the rank head, 0 without one.
       kl: KL(q || q0) in nats, 0 if it is not asked for.
-      chance: probability of the target's most probable token.
-      hit: whether that is the drafter's most probable token.
-      known: whether the drafter can propose it.
+      chance: r, the drafter's probability of the token that the target chose.
+      hit: whether the target's most probable token is the drafter's.
+      known: whether the drafter can propose the target's most probable token.
     """
 
     ce: jax.Array
@@ -127,7 +127,9 @@ def _compare(
         fixed = jax.lax.stop_gradient(said)
         right = classify_rank((fixed > jnp.take_along_axis(fixed, best[..., None], -1)).sum(-1))
         rank = score_classes(classes, right)
-    chance = jnp.where(drafted[..., 0], jnp.exp(safe[..., 0]), 0.0)
+    # The committed token, which above temperature 0 need not be the most probable one.
+    chosen = jnp.take_along_axis(segments.token, row + 1, axis=1)[..., None]
+    chance = jnp.exp(jnp.take_along_axis(said, chosen, axis=-1))[..., 0]
     return Positions(ce, rank, jnp.zeros_like(ce), chance, hit, drafted[..., 0]), right
 
 
