@@ -49,6 +49,7 @@ def demo(
     *,
     chat: bool = False,
     max_new_tokens: int = 96,
+    template: dict[str, Any] | None = None,
     colour: bool = False,
     show: Callable[[str], Any] = sys.stdout.write,
 ) -> bool:
@@ -63,6 +64,7 @@ def demo(
       tokenizer: its tokenizer.
       chat: ask questions; otherwise the model continues passages.
       max_new_tokens: largest number of tokens of a text.
+      template: variables of the chat template.
       colour: mark what the drafter proposed in colour.
       show: writes text; it should not hold it back.
 
@@ -71,7 +73,7 @@ def demo(
     """
     prompts = read_prompts(DEMO_QUESTIONS if chat else DEMO_PROMPTS, tokenizer, chat=chat)
     methods = parse_methods(DEFAULT_METHOD, budget=0)
-    options = {"max_new_tokens": max_new_tokens}
+    options = {"max_new_tokens": max_new_tokens, "template": template}
     if colour:
         show("What the drafter proposed and the model accepted is green.\n")
     agreed = True

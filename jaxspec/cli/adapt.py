@@ -39,6 +39,7 @@ def add_command(commands: options.Commands) -> None:
     )
     add_sizes(parser)
     options.add_chat(parser)
+    options.add_template(parser)
     add("--limit", type=int, help="prompts per domain (default: all)")
     options.add_max_new_tokens(parser)
     add("--temperature", type=float, default=0.0, help=f"0 is greedy decoding {default}")
@@ -69,7 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
         folder=arguments.state,
         seed=arguments.seed,
     )
-    given = {name: getattr(arguments, name) for name in _OPTIONS}
+    given = {name: getattr(arguments, name) for name in (*_OPTIONS, "template")}
+    print(values.describe_template(arguments), end="")
     print("query  tokens/round  tokens/s  version")
     for prompt in prompts:
         session.decode(prompt.content, domain=prompt.domain, **given)
@@ -113,12 +115,8 @@ def read_sizes(arguments: argparse.Namespace) -> AdaptOptions:
 
 def load_inputs(arguments: argparse.Namespace) -> tuple[Params, list[LabelledPrompt]]:
     """Load the model with its drafters, and the file of prompts."""
-    from jaxspec.io.text.prompt_files import read_prompts
-
     params = values.load_params(arguments)
-    tokenizer, chat = params.tokenizer, values.read_chat(arguments)
-    prompts = read_prompts(arguments.prompts, tokenizer, limit=arguments.limit, chat=chat)
-    return params, prompts
+    return params, values.read_prompts(arguments, params.tokenizer)
 
 
 def _seconds(event: dict[str, Any]) -> float:

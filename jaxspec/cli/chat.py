@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Read messages and answer them until the end of input."""
     params = values.load_params(arguments)
     chat = Chat(params, values.collect_call(params, arguments), arguments.system)
-    print(HELP)
+    print(f"{values.describe_template(arguments)}{HELP}")
     # A terminal may send a part of a character, of which the rest was erased.
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")

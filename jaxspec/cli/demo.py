@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from jaxspec.cli.shared import options
+from jaxspec.cli.shared import options, values
 
 DIFFERENT = 1
 
@@ -25,6 +25,7 @@ def add_command(commands: options.Commands) -> None:
         help="name of a model (default: smollm2-135m where it is installed, else mini)",
     )
     options.add_max_new_tokens(parser, 96)
+    options.add_template(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -36,12 +37,16 @@ def run(arguments: argparse.Namespace) -> int:
 
     name, reason = (arguments.model, None) if arguments.model else choose_demo_model()
     print(reason or f"model: {name}", flush=True)
+    if arguments.template and name not in PACKAGED:
+        raise ValueError(f"--template: {name} continues texts, in no chat template: leave it out")
     params = jaxspec.load(name, dtype="float32")
+    print(values.describe_template(arguments), end="")
     agreed = demo(
         params,
         params.tokenizer,
         chat=name in PACKAGED,
         max_new_tokens=arguments.max_new_tokens,
+        template=arguments.template,
         colour=wants_colour(sys.stdout.isatty()),
         show=_show,
     )

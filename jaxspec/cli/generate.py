@@ -52,6 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
     prompt = values.make_prompt(text, arguments, params.tokenizer)
     # Weights then lie as is fastest with a fixed budget too.
     given = values.collect_call(params, arguments) | {"tuner": process_tuner()}
+    if not arguments.json:  # to where no text goes
+        print(values.describe_template(arguments), end="", file=sys.stderr)
     if arguments.json:
         out = jaxspec.decode(params, prompt, **given)
         report = {"text": out.text, "tokens": out.tokens, "stats": out.stats.to_dict()}

@@ -59,6 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(
             "the draft's scores hold the noise of coupled drafting: give --coupled off"
         )
+    print(values.describe_template(arguments), end="")
     out = jaxspec.decode(params, prompt, trace=True, **given)
     number = notebook.find_longest_round(out) if arguments.round is None else arguments.round
     # This refuses a wrong --round before decoding again.

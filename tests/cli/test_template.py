@@ -5,7 +5,10 @@ import json
 import pytest
 
 import jaxspec
+from jaxspec.adapt import session
+from jaxspec.bench.peers import peer_tables, race_peers
 from jaxspec.cli import main as cli
+from jaxspec.io.hub import ZOO
 
 TEMPLATE = (
     "{% for m in messages %}{{ m.content }}{% endfor %}"
@@ -15,6 +18,7 @@ TEMPLATE = (
 HI = [{"role": "user", "content": "Hi"}]
 OFF = ["--template", "enable_thinking=false"]
 SHORT = ["--drafter", "ar", "--max-new-tokens", "4"]
+LINE = "chat template: enable_thinking=false\n"
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +107,8 @@ def test_generate_reports_what_it_applied(capsys, model):
     assert status == 2 and "did you mean 'enable_thinking'" in error
     status, _, error = run(capsys, *ask, *OFF, "--raw")
     assert status == 2 and "neither --raw nor --token-ids" in error
+    status, text, told = run(capsys, *ask[:-1], *OFF)
+    assert status == 0 and told == LINE and LINE not in text
 
 
 def test_chat_and_tree_apply_it(capsys, model, monkeypatch):
@@ -112,10 +118,13 @@ def test_chat_and_tree_apply_it(capsys, model, monkeypatch):
     assert status == 0
     given = {"max_new_tokens": 4, "drafter": "ar", "template": {"enable_thinking": False}}
     assert jaxspec.decode(jaxspec.load(model), HI, **given).text in shown
+    assert shown.startswith(LINE)
     assert run(capsys, "chat", model, *SHORT, "--template", "x=1")[0] == 2
     drafted = ["--drafter", "prompt_lookup", "--max-new-tokens", "4"]
-    status, _, error = run(capsys, "tree", model, "Hi Hi Hi", *drafted, *OFF)
-    assert status == 0, error
+    status, shown, error = run(capsys, "tree", model, "Hi Hi Hi", *drafted, *OFF)
+    assert status == 0 and shown.startswith(LINE), error
+    status, shown, error = run(capsys, "tree", model, "Hi Hi Hi", *drafted)
+    assert status == 0 and "chat template" not in shown, error
 
 
 def test_bench_applies_it_to_every_decode_and_records_it(capsys, model, tmp_path, monkeypatch):
@@ -137,3 +146,51 @@ def test_bench_applies_it_to_every_decode_and_records_it(capsys, model, tmp_path
     settings = json.loads(out.read_text())["settings"]
     assert settings["template"] == {"enable_thinking": False} and settings["chat"] is True
     assert len(given) >= 2 and all(one == {"enable_thinking": False} for one in given)
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """The variables that each call is prepared with."""
+    given, own = [], session.prepare
+
+    def prepare(*arguments, **options):
+        given.append(options.get("template"))
+        return own(*arguments, **options)
+
+    monkeypatch.setattr(session, "prepare", prepare)
+    return given
+
+
+def test_adapt_applies_it_to_every_query(capsys, model, tmp_path, told):
+    prompts = tmp_path / "set.jsonl"
+    prompts.write_text('{"question": "Hi"}\n{"question": "Ho"}\n')
+    drafter = f"jetspec={ZOO / 'mini' / 'drafters' / 'jetspec'}"
+    ask = ["adapt", model, "--drafter", drafter, "--prompts", prompts, "--decider", "never"]
+    status, shown, error = run(capsys, *ask, "--max-new-tokens", 4, "--budget", 4, *OFF)
+    assert status == 0 and shown.startswith(LINE), error
+    assert told == [{"enable_thinking": False}] * 2
+    status, _, error = run(capsys, *ask, "--chat", "off", *OFF)
+    assert status == 2 and "prompts of set are in no chat template: give --chat on" in error
+
+
+def test_peers_get_the_rendered_prompts(capsys, model, monkeypatch, tmp_path):
+    seen = []
+
+    def compare(params, prompts, *rest, **options):
+        seen.extend(one.content for one in prompts)
+        return {"results": [], "overhead": {}, "note": None}
+
+    monkeypatch.setattr(race_peers, "compare_peers", compare)
+    monkeypatch.setattr(peer_tables, "render_peers", lambda *_: "")
+    prompts = tmp_path / "set.jsonl"
+    prompts.write_text('{"question": "Hi"}\n')
+    ask = ["bench", "peers", model, "--methods", "ar", "--prompts", prompts]
+    assert run(capsys, *ask, *OFF)[0] == 0
+    assert seen == [jaxspec.load(model).tokenizer.encode("Hi No thoughts.", special=False)]
+    status, _, error = run(capsys, *ask, "--template", "x=1")
+    assert status == 2 and "no variable 'x'" in error
+
+
+def test_demo_takes_it_where_it_asks_in_a_template(capsys):
+    status, _, error = run(capsys, "demo", "mini", *OFF)
+    assert status == 2 and "mini continues texts, in no chat template" in error

@@ -15,12 +15,15 @@ class Chat:
     has_chat_template = True
 
 
-def asked(path):
+def asked(path, **options):
     """The texts for a chat model, after their domains and names."""
     return [
         (one.domain, one.question, one.content[0]["content"])
-        for one in read_prompts(path, Chat(), chat=None)
+        for one in read_prompts(path, Chat(), chat=None, **options)
     ]
+
+
+BOXED = "\nPlease reason step by step, and put your final answer within \\boxed{}."
 
 
 def write(path, *records):
@@ -36,12 +39,28 @@ def test_math_problems(tmp_path):
         {"question": "3 + 3?", "answer": "6"},
     )
     assert asked(path) == [
-        ("Algebra", "a/1.json", "1 + 1?"),
-        ("test", 3, "2 + 2?"),
-        ("test", None, "3 + 3?"),
+        ("Algebra", "a/1.json", "1 + 1?" + BOXED),
+        ("test", 3, "2 + 2?" + BOXED),
+        ("test", None, "3 + 3?" + BOXED),
     ]
+    assert [text for *_, text in asked(path, boxed=False)] == ["1 + 1?", "2 + 2?", "3 + 3?"]
     plain = [one.content for one in read_prompts(path, None)]
     assert plain == [f"Question: {n} + {n}?\nAnswer:" for n in (1, 2, 3)]
+
+
+def test_only_mathematical_answers_are_boxed(tmp_path):
+    path = write(
+        tmp_path / "set.jsonl",
+        {"question": "4 + 4?", "answer": "It is 8.\n#### 8"},
+        {"question": "Who?", "answer": "Ada"},
+        {"question": "When?", "answer": "1815"},
+        {"problem": "Sort a list.", "solution": "sorted(x)"},
+        {"problem": "5 + 5?", "solution": "It is $\\boxed{10}$."},
+    )
+    *others, last = [text for *_, text in asked(path)]
+    assert others == ["4 + 4?", "Who?", "When?", "Sort a list."] and last == "5 + 5?" + BOXED
+    gsm8k, *others = [text for *_, text in asked(path, boxed=True)]
+    assert gsm8k == "4 + 4?" + BOXED and others == ["Who?", "When?", "Sort a list.", last]
 
 
 def test_livecodebench_gives_the_starter_code_or_asks_for_a_program(tmp_path):
@@ -69,6 +88,7 @@ def test_mbpp_is_a_task_with_its_tests_and_no_passage(tmp_path):
         "Your code should pass these tests:\n\nassert f(1) == 2\nassert f(2) == 3"
     )
     assert asked(path) == [("mbpp", 11, text), ("mbpp", 12, text)]
+    assert {one.content for one in read_prompts(path, None)} == {f"{text}\n[BEGIN]\n"}
 
 
 def test_alpaca(tmp_path):
@@ -102,18 +122,43 @@ def test_mmlu_has_its_choices_and_its_subject(tmp_path):
     assert third.startswith(f"{head}.\n\n")
 
 
-def test_longbench_puts_the_input_after_the_context(tmp_path):
+def test_longbench_asks_as_its_task_does(tmp_path):
     path = write(
         tmp_path / "set.jsonl",
-        {"context": "It rained.", "input": "Why?", "dataset": "hotpotqa", "_id": "x"},
-        {"context": "A report.", "input": "", "dataset": "gov_report"},
+        {"context": "It {rained}.", "input": "Why?", "dataset": "hotpotqa", "_id": "x"},
+        {"context": "A report.", "input": "", "dataset": "gov_report_e"},
+        {"context": "It rained.", "input": "Why?", "dataset": "other"},
         {"context": "A report.", "input": ""},
     )
+    only = "Only give me the answer and do not output any other words."
     assert asked(path) == [
-        ("hotpotqa", "x", "It rained.\n\nWhy?"),
-        ("gov_report", None, "A report."),
+        (
+            "hotpotqa",
+            "x",
+            f"Answer the question based on the given passages. {only}\n\n"
+            "The following are given passages.\nIt {rained}.\n\n"
+            f"Answer the question based on the given passages. {only}\n\nQuestion: Why?\nAnswer:",
+        ),
+        (
+            "gov_report_e",
+            None,
+            "You are given a report by a government agency. Write a one-page summary of the "
+            "report.\n\nReport:\nA report.\n\nNow, write a one-page summary of the report."
+            "\n\nSummary:",
+        ),
+        ("other", None, "It rained.\n\nWhy?"),
         ("longbench", None, "A report."),
     ]
+
+
+def test_longbench_puts_examples_into_no_template(tmp_path):
+    """Its own code (pred.py) calls its tasks of examples better without; --chat on asks for it."""
+    record = {"context": "A ", "input": "b", "dataset": "repobench-p"}
+    path = write(tmp_path / "set.jsonl", record)
+    text = "Please complete the code given below. \nA bNext line of code:\n"
+    assert [one.content for one in read_prompts(path, Chat(), chat=None)] == [text]
+    wrapped = [[{"role": "user", "content": text}]]
+    assert [one.content for one in read_prompts(path, Chat(), chat=True)] == wrapped
 
 
 def test_a_prompt_of_its_own_counts_before_the_question_that_it_was_made_from(tmp_path):

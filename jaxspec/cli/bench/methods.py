@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxspec.bench.measure.scramble import scramble_drafters
     from jaxspec.bench.report.pairs import add_ratios
     from jaxspec.bench.report.speed_table import tabulate_speeds
-    from jaxspec.io.text.prompt_files import read_prompts, uses_template
+    from jaxspec.io.text.prompt_files import uses_template
     from jaxspec.zoo.drafters import training_costs
 
     _check(arguments)  # finds mistakes before a large model is loaded
@@ -88,15 +88,9 @@ def run(arguments: argparse.Namespace) -> int:
     methods = _parse_methods(arguments, params.spec)
     partners = _find_partners(arguments, methods)
     tokenizer = params.tokenizer
-    chat = values.read_chat(arguments)
-    prompts = read_prompts(arguments.prompts, tokenizer, limit=arguments.limit, chat=chat)
+    prompts = values.read_prompts(arguments, tokenizer)
     given, kept = values.collect_decode_options(arguments), outputs.KeptRuns()
     if arguments.template:
-        raw = next((one.domain for one in prompts if not isinstance(one.content[0], dict)), None)
-        if raw is not None:
-            raise ValueError(
-                f"--template: prompts of {raw} are in no chat template: give --chat on"
-            )
         given["template"] = arguments.template
     measured = benchmark(
         params,
@@ -112,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     measured["results"] = add_ratios(measured["results"], kept.found, partners)
     measured["settings"] = values.collect_settings(arguments, *outputs.OUTPUTS) | {
-        "chat": uses_template(tokenizer, chat),
+        "chat": uses_template(tokenizer, values.read_chat(arguments)),
         "methods": {method.name: method.options for method in methods},
     }
     outputs.write_outputs(arguments, measured, kept, tokenizer)

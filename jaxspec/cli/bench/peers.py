@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from pathlib import Path
 
 from jaxspec.cli.bench import prompts as bench_prompts
@@ -28,6 +29,7 @@ def add_command(commands: options.Commands) -> None:
         "chains of draft models, prompt lookup)",
     )
     bench_prompts.add_prompts(parser)
+    options.add_template(parser)
     options.add_repeats(parser, 5, "number of times that each peer decodes each prompt")
     options.add_json_file(parser)
 
@@ -38,6 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxspec.bench.measure.methods import parse_methods
     from jaxspec.bench.peers import race_peers as peers
     from jaxspec.bench.peers.peer_tables import render_peers
+    from jaxspec.call.arguments import check_template
+    from jaxspec.call.text.token_ids import to_ids
     from jaxspec.io.text.prompt_files import uses_template
     from jaxspec.zoo.drafters import drafter_directories
     from jaxspec.zoo.places import resolve_model
@@ -49,8 +53,14 @@ def run(arguments: argparse.Namespace) -> int:
     params = jaxspec.load(arguments.model, drafter=drafter, dtype="float32")
     spec = params.spec
     methods = parse_methods(arguments.methods or peers.default_methods(spec), budget=32, spec=spec)
-    tokenizer, chat = params.tokenizer, values.read_chat(arguments)
+    tokenizer, template = params.tokenizer, arguments.template
+    check_template(template, tokenizer)
     prompts = bench_prompts.read_prompts(arguments, tokenizer)
+    if template:  # all peers are given token ids
+        prompts = [
+            dataclasses.replace(one, content=to_ids(one.content, tokenizer, spec.target, template))
+            for one in prompts
+        ]
     report = peers.compare_peers(
         params,
         prompts,
@@ -63,7 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
     )
     report["settings"] = {
         "model": Path(arguments.model).name,
-        "chat": uses_template(tokenizer, chat),
+        "chat": uses_template(tokenizer, values.read_chat(arguments)),
+        "template": template,
         "methods": {method.name: method.options for method in methods},
     }
     values.save_json(arguments.json, report)

@@ -38,16 +38,10 @@ def read_prompts(
 ) -> list[LabelledPrompt]:
     """Read the prompts of `add_prompts`; models that ship answer the demo's questions."""
     from jaxspec.bench.demo import DEMO_PROMPTS, DEMO_QUESTIONS
-    from jaxspec.io.text import prompt_files
     from jaxspec.zoo.places import PACKAGED
 
     own = DEMO_QUESTIONS if arguments.model in PACKAGED else DEMO_PROMPTS
-    return prompt_files.read_prompts(
-        arguments.prompts or own,
-        tokenizer,
-        limit=arguments.limit,
-        chat=values.read_chat(arguments),
-    )
+    return values.read_prompts(arguments, tokenizer, own)
 
 
 def collect_options(arguments: argparse.Namespace) -> dict[str, Any]:

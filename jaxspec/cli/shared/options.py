@@ -249,14 +249,20 @@ def add_lookup(parser: argparse.ArgumentParser) -> None:
 
 
 def add_chat(parser: argparse.ArgumentParser) -> None:
-    """Add whether prompts of a file are put into the model's chat template."""
+    """Add how chat models are asked the prompts of a file, see `values.read_prompts`."""
     parser.add_argument(
         "--chat",
         nargs="?",
         const="on",
         choices=("on", "off"),
         help="put prompts into the model's chat template, if it has one "
-        "(default: on for HumanEval, GSM8K and conversations)",
+        "(default: on for public benchmarks and conversations)",
+    )
+    parser.add_argument(
+        "--boxed",
+        choices=("on", "off"),
+        help="ask chat models to put the answers of mathematical problems into \\boxed{} "
+        "(default: on for MATH-500 and AIME, off for GSM8K)",
     )
 
 

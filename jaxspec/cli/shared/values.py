@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from jax.sharding import Mesh
 
     from jaxspec.core.params import Params
+    from jaxspec.io.text.prompt_files import LabelledPrompt
     from jaxspec.io.text.tokenizer import Tokenizer
     from jaxspec.policies.protocol import Policy
 
@@ -135,6 +136,39 @@ def choose_drafter(arguments: argparse.Namespace) -> str | None:
 def read_chat(arguments: argparse.Namespace) -> bool | None:
     """Return the value of --chat as `read_prompts` takes it."""
     return None if arguments.chat is None else arguments.chat == "on"
+
+
+def read_prompts(
+    arguments: argparse.Namespace, tokenizer: Tokenizer | None, default: Path | None = None
+) -> list[LabelledPrompt]:
+    """Read the prompts that --prompts, --limit and the options of `add_chat` name.
+
+    Args:
+      default: the source without --prompts.
+
+    Raises:
+      ValueError: a variable of the chat template is given, and a prompt is in no template.
+    """
+    from jaxspec.io.text import prompt_files
+
+    prompts = prompt_files.read_prompts(
+        arguments.prompts or default,
+        tokenizer,
+        limit=arguments.limit,
+        chat=read_chat(arguments),
+        boxed=None if arguments.boxed is None else arguments.boxed == "on",
+    )
+    raw = next((one.domain for one in prompts if not isinstance(one.content[0], dict)), None)
+    if getattr(arguments, "template", None) and raw is not None:
+        raise ValueError(f"--template: prompts of {raw} are in no chat template: give --chat on")
+    return prompts
+
+
+def describe_template(arguments: argparse.Namespace) -> str:
+    """Return a line with the variables of the chat template that were set; "" without any."""
+    given = (arguments.template or {}).items()
+    shown = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in given)
+    return f"chat template: {shown}\n" if shown else ""
 
 
 def parse_numbers(arguments: argparse.Namespace, name: str) -> list[float]:

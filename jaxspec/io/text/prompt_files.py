@@ -72,7 +72,12 @@ class _Text(NamedTuple):
 
 
 def read_prompts(
-    path: str | os.PathLike, tokenizer: Any, *, limit: int | None = None, chat: bool | None = False
+    path: str | os.PathLike,
+    tokenizer: Any,
+    *,
+    limit: int | None = None,
+    chat: bool | None = False,
+    boxed: bool | None = None,
 ) -> list[LabelledPrompt]:
     """Read the prompts of a source, see `jaxspec.io.text.record_sources.read_records`.
 
@@ -100,7 +105,9 @@ def read_prompts(
       limit: prompts per domain, spread evenly over the file; a conversation counts as one. None
         takes all.
       chat: pass whole prompts as a user's chat message. None does so for benchmarks, `turns`,
-        `instruction` and conversations if the model has a chat template.
+        `instruction` and conversations if the model has a chat template, but for the tasks that
+        LongBench's own code puts into none.
+      boxed: see `jaxspec.io.text.public_forms.find_question`.
 
     Raises:
       FileNotFoundError: the file does not exist.
@@ -112,7 +119,7 @@ def read_prompts(
         raise ValueError(f"limit is {limit}: give at least 1 prompt per domain")
     domains: dict[str, list[_Text]] = {}
     for where, record in read_records(path):
-        question = None if find_messages_key(record) else find_question(record, where)
+        question = None if find_messages_key(record) else find_question(record, where, boxed)
         named = next((record[key] for key in DOMAIN_KEYS if record.get(key)), None)
         human = "prompt" in record and str(record.get("task_id")).startswith("HumanEval/")
         form = question.domain if question else "humaneval" if human else None
@@ -143,7 +150,8 @@ def _texts(record: dict, question: Question | None, domain: str, where: str) -> 
             raise ValueError(f"{where}: {key} begins with an answer: begin with a question")
         return [_Text(messages, "asked", messages[-1]["content"], name, later)]
     if question is not None:
-        return [_Text(question.text, "asked", question.plain, name)]
+        kind = "asked" if question.chat else "given"
+        return [_Text(question.text, kind, question.plain, name)]
     # A prompt may be token ids.
     for key, kind in dict(prompt=str | list, turns=str | list, instruction=str, text=str).items():
         if key in record and not (isinstance(record[key], kind) and record[key]):
