@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from jaxspec.adapt.adaptation import Event
 from jaxspec.adapt.deciders import Decider, Decision, make_decider
 from jaxspec.adapt.deciders.base import Query, State
 from jaxspec.adapt.options import AdaptOptions
-from jaxspec.adapt.session import AdaptiveSession, Event
+from jaxspec.adapt.session import AdaptiveSession
 from jaxspec.call.text.token_ids import Prompt
 from jaxspec.core.params import Params
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -37,6 +37,8 @@ class Trainer:
       target: the target's variables.
       passes: forward passes over a batch of segments so far, for tests and errors; one that reads
         more than `POSITIONS` positions counts as several.
+      pause: called between two passes or gradient steps, with what the device may still compute.
+        It may let others use the device.
     """
 
     learner: Learner
@@ -45,6 +47,7 @@ class Trainer:
     rest: dict[str, Any]
     target: Any
     passes: int = 0
+    pause: Callable[[Any], None] = lambda pending: None
 
     def update(
         self, action: str, ring: Segments, chosen: np.ndarray, tested: np.ndarray, decider: Decider
@@ -73,6 +76,7 @@ class Trainer:
                 batches[step % len(batches)],
                 anchored=decider.anchored,
             )
+            self.pause(self.train)
         if not gated:
             jax.block_until_ready(self.train)
             return True, NO_FLIPS, steps
@@ -132,10 +136,16 @@ class Trainer:
     def _judge(
         self, theta: Any, ring: Segments, chosen: np.ndarray, wanted: jax.Array
     ) -> tuple[np.ndarray, np.ndarray]:
-        batches = math.ceil(len(chosen) / self.learner.options.batch)
+        size, found = self.learner.options.batch, []
+        batches = [chosen[at : at + size] for at in range(0, len(chosen), size)]
         read = float(np.asarray(wanted)[chosen].sum())
-        self.passes += max(batches, math.ceil(read / POSITIONS))
-        return self.learner.judge(theta, self.rest, self.target, ring, chosen, wanted)
+        self.passes += max(len(batches), math.ceil(read / POSITIONS))
+        for batch in batches:
+            given = theta, self.rest, self.target, ring, batch, wanted
+            found.append(self.learner.judge(*given))
+            self.pause(found[-1])
+        hits, chances = zip(*found, strict=True)
+        return np.concatenate(hits), np.concatenate(chances)
 
 
 @jax.jit

@@ -104,7 +104,7 @@ def test_the_cost_of_an_update_is_without_its_compilation(monkeypatch):
     ticks, compiling = itertools.count(), itertools.count(0.0, 0.75)
     session = learned()
     session.clock = lambda: float(next(ticks))
-    monkeypatch.setattr("jaxspec.adapt.session.compile_seconds", lambda: next(compiling))
+    monkeypatch.setattr("jaxspec.adapt.adaptation.compile_seconds", lambda: next(compiling))
     _, updates = serve_updates(session)
     assert updates and {update["seconds"] for update in updates} == {0.25}
     assert {e["update_seconds"] for e in session.events[-8:] if "update" in e} == {3.0}

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.adapt.learning.segments import Segments, read_rows
+from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params
 from jaxspec.core.state import DecodeState
+from jaxspec.round.evidence import Evidence
 from jaxspec.round.sizes import prompt_chunk
 from jaxspec.targets.layouts.registry import strip
 
@@ -77,36 +79,78 @@ def cut_segments(
     tokens = np.asarray(state.tokens)
     for b, prompt in enumerate(prompts):
         counts, ends = emitted[b, : rounds[b]], rejected[b, : rounds[b]]
-        text = np.concatenate([np.asarray(prompt), tokens[b, : 1 + counts.sum()]])
-        roots = len(prompt) + np.cumsum(counts) - counts
-        oldest = max(0, len(text) - 1 - evidence.kept)
-        rows = find_rows(len(prompt), counts, evidence.turn)
-        for first, part in _split(roots, counts, oldest, shape):
-            read = read_rows(
-                params.spec.target,
-                strip(params.target),
-                evidence.features,
-                evidence.hidden,
-                np.int32(b),
-                rows[np.minimum(first + np.arange(shape.rows), len(rows) - 1)],
-            )
-            chosen = choose_positions(counts[part], ends[part], shape, random)
-            words = np.zeros(shape.rows + 1, np.int32)
-            words[: len(text) - first] = text[first : first + shape.rows + 1]
-            begin, count = (np.zeros(shape.rounds, np.int32) for _ in range(2))
-            size = part.stop - part.start
-            begin[:size], count[:size] = roots[part] - first, counts[part]
-            yield Segments(*map(jnp.asarray, (words, *read, begin, count, *chosen)))
+        known = np.concatenate([np.asarray(prompt), tokens[b, : 1 + counts.sum()]])
+        text = Text(known, len(prompt), counts, ends, prompt_chunk())
+        yield from cut_text(params.spec.target, params.target, evidence, b, text, shape, random)
 
 
-def find_rows(prompt: int, counts: np.ndarray, turn: int) -> np.ndarray:
+class Text(NamedTuple):
+    """A committed text, and the rounds that committed its end.
+
+    Attributes:
+      tokens: int [T], with the prompt; the last one has no row yet.
+      prompt: tokens before the first round's root, whose rows are those of chunks.
+      counts: int [n], tokens that the rounds committed.
+      ends: bool [n], whether they ended in a rejection.
+      chunk: rows of the chunks.
+      first: first position that has a row; those before it were not computed for this text.
+    """
+
+    tokens: np.ndarray
+    prompt: int
+    counts: np.ndarray
+    ends: np.ndarray
+    chunk: int
+    first: int = 0
+
+
+def cut_text(
+    config: TargetConfig,
+    target: Any,
+    evidence: Evidence,
+    sequence: int,
+    text: Text,
+    shape: SegmentShape,
+    random: np.random.Generator,
+) -> Iterator[Segments]:
+    """Yield the segments of a text, one at a time, without a leading axis.
+
+    Args:
+      config, target: of the target, which computes its distributions.
+      sequence: index of the text in the evidence.
+      random: draws the choice of positions.
+    """
+    counts, tokens = text.counts, text.tokens
+    roots = text.prompt + np.cumsum(counts) - counts
+    oldest = max(text.first, len(tokens) - 1 - evidence.kept)
+    rows = find_rows(text.prompt, counts, evidence.turn, text.chunk)
+    for first, part in _split(roots, counts, oldest, shape):
+        read = read_rows(
+            config,
+            strip(target),
+            evidence.features,
+            evidence.hidden,
+            np.int32(sequence),
+            rows[np.minimum(first + np.arange(shape.rows), len(rows) - 1)],
+        )
+        chosen = choose_positions(counts[part], text.ends[part], shape, random)
+        words = np.zeros(shape.rows + 1, np.int32)
+        words[: len(tokens) - first] = tokens[first : first + shape.rows + 1]
+        begin, count = (np.zeros(shape.rounds, np.int32) for _ in range(2))
+        size = part.stop - part.start
+        begin[:size], count[:size] = roots[part] - first, counts[part]
+        yield Segments(*map(jnp.asarray, (words, *read, begin, count, *chosen)))
+
+
+def find_rows(prompt: int, counts: np.ndarray, turn: int, chunk: int | None = None) -> np.ndarray:
     """Return the row of each cached token in `Evidence`, int32 [T].
 
     Args:
       prompt: tokens of the prompt. counts: tokens that each round committed.
       turn: of the evidence.
+      chunk: rows of the prompt's chunks (None: those of the device that programs are traced for).
     """
-    position, chunk = np.arange(prompt + counts.sum()), prompt_chunk()
+    position, chunk = np.arange(prompt + counts.sum()), chunk or prompt_chunk()
     roots = prompt + np.cumsum(counts) - counts
     begin = np.concatenate([position[:prompt] // chunk * chunk, np.repeat(roots, counts)])
     return (begin % turn + position - begin).astype(np.int32)
