@@ -16,6 +16,7 @@ from .data.packing import PackedRows
 from .data.pipeline import load_packed_rows
 from .drafters import named
 from .drafters.first_weights import make_first_weights, split_frozen
+from .recipe import with_steps
 from .run.optimizer import make_optimizer
 
 
@@ -42,6 +43,7 @@ def describe_run(options) -> str:
     rows = load_packed_rows(
         options.data, str(directory) if (directory / "tokenizer.json").is_file() else None
     )
+    options = with_steps(options, rows)
     token = jax.ShapeDtypeStruct((1, 2), np.int32)
     target = jax.eval_shape(Transformer(target_spec).init, jax.random.key(0), token, token)
     target = jax.tree.map(lambda x: x.update(dtype=options.target_dtype or default_dtype()), target)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from pathlib import Path
 
 from .data.packing import PackedRows
@@ -41,6 +42,24 @@ def describe_recipe(options, rows: PackedRows, config) -> dict:
         "steps": options.loop.steps,
         "drafter": json.loads(json.dumps(dataclasses.asdict(config))),
     }
+
+
+def with_steps(options, rows: PackedRows):
+    """Return the options with the steps that their epochs are.
+
+    Args:
+      options: `training.train_drafter.DrafterOptions`.
+      rows: the packed data.
+
+    Raises:
+      ValueError: the epochs are not above 0.
+    """
+    if options.epochs is None:
+        return options
+    if not options.epochs > 0:
+        raise ValueError(f"epochs is {options.epochs}: give a number above 0, or loop.steps alone")
+    steps = math.ceil(options.epochs * len(rows.tokens) / options.batch)
+    return dataclasses.replace(options, loop=dataclasses.replace(options.loop, steps=steps))
 
 
 def fingerprint_rows(rows: PackedRows) -> str:

@@ -40,7 +40,7 @@ from .export import write_drafter
 from .loss.feature_cache import with_cached_states
 from .loss.objective import LossOptions
 from .preview import show_samples
-from .recipe import describe_recipe
+from .recipe import describe_recipe, with_steps
 from .run.command import one_line_errors
 from .run.loop import LoopOptions, fit
 from .run.optimizer import OptimizerOptions, make_optimizer
@@ -65,6 +65,7 @@ class DrafterOptions:
       optimizer: see `training.run.optimizer.OptimizerOptions`.
       eval: see `training.acceptance.EvalOptions`.
       batch: number of rows in a batch.
+      epochs: passes over the data, instead of `loop.steps`.
       anchors: number of anchors per row, drawn anew every time that it is read.
       init: folder of a drafter whose weights to start from (default: random weights).
       target_dtype: dtype of the frozen target's weights.
@@ -85,6 +86,7 @@ class DrafterOptions:
     optimizer: OptimizerOptions = dataclasses.field(default_factory=OptimizerOptions)
     eval: EvalOptions = dataclasses.field(default_factory=EvalOptions)
     batch: int = 32
+    epochs: float | None = None
     anchors: int = 64
     init: Path | None = None
     target_dtype: Literal["float32", "bfloat16"] | None = None
@@ -114,6 +116,7 @@ def train_drafter(options: DrafterOptions, arguments: Sequence[str] = ()) -> Par
     own = record.take_options(options.method)
     config = record.config(options.model, spec.target, spec.tokenizer)
     rows = load_packed_rows(options.data, spec.tokenizer)
+    options = with_steps(options, rows)
     _check_tokens(rows, spec.target.vocab_size)
     draft = _draft_collection(rows, record, config, target)
     params = _first_weights(options, record, config, target, draft)
@@ -218,6 +221,7 @@ def parse_options(arguments: list[str] | None = None) -> DrafterOptions:
         method=make_options() | preset.method,
         optimizer=optimizer,
         batch=preset.batch,
+        epochs=preset.epochs,
         anchors=preset.anchors,
     )
     return tyro.cli(DrafterOptions, prog=PROGRAM, default=default, args=rest, description=described)

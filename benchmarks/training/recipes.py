@@ -12,6 +12,7 @@ from typing import Any
 from training.drafters import list_presets
 from training.drafters.dspark.loss import DSparkOptions
 from training.drafters.eagle3 import EagleOptions
+from training.drafters.specblock import in_paper_form
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +53,9 @@ class Recipe:
 FROZEN = "frozen"
 # Steps of training heads on a frozen backbone, as a share of the backbone's own.
 FROZEN_SHARE = 3
-_BLOCKS = list_presets()["specblock"].method["specblock"]
+_PRESET = list_presets()["specblock"]
+_BLOCKS = _PRESET.method["specblock"]
+_PAPER = in_paper_form(_PRESET)
 _NO_HEADS = {"markov_rank": 0, "confidence": False}
 # (changes of the model, the drafter's own options by group) by variant.
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -73,6 +76,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {},
         {"specblock": dataclasses.replace(_BLOCKS, valid_prefix=False)},
     ),
+    "paper": (_PAPER.model, _PAPER.method),
 }
 OBJECTIVE = [Recipe(loss=loss, seed=seed) for seed in (0, 1) for loss in ("fkl", "ce", "rkl")]
 CAUSALITY = [
@@ -101,7 +105,7 @@ SWEEPS = {
     "eagle": [Recipe("eagle3", variant=f"steps{steps}") for steps in (1, 3, 5, 7)],
     "specblock": [
         Recipe("specblock", variant=name)
-        for name in ("full", "no-broadcast", "no-shift", "no-valid-prefix")
+        for name in ("full", "paper", "no-broadcast", "no-shift", "no-valid-prefix")
     ],
 }
 
@@ -153,14 +157,21 @@ COMPARISONS: dict[str, tuple[Callable[[dict], bool], Callable[[dict], str]]] = {
 BUDGETS = (8, 16, 32, 64)
 _BLOCK_TREES = {"tree": "best_first", "expand": "expand"}
 _STEP_TREES = {"dynamic": "dynamic", "lattice": "lattice"}
-# Builders by the name of their measurement. With the same width everywhere, SpecBlock's scores
-# decide instead of its rank head.
+# SpecBlock's trees as its paper has them (algorithm 2): by the class at every slot, with the two
+# maps of widths, or with k tokens everywhere, its control.
+BY_CLASS = "rank_guided/width=null/classes=default/starts=all"
+_NO_CAPS = "adaptive_slot0=0/adaptive_all=0/starts=all"
+BY_SLIM_CLASS = f"rank_guided/width=null/classes=[2,4,6,4]/{_NO_CAPS}"
+UNIFORM = f"rank_guided/width=null/classes=[4,4,4,4]/{_NO_CAPS}"
+# Builders by the name of their measurement.
 _TREES = {
     "eagle3": _STEP_TREES,
     "dspark": _STEP_TREES,
     "specblock": {
         "rank-guided": "rank_guided",
-        "uniform": "rank_guided/classes=[4,4,4,4]",
+        "by class": BY_CLASS,
+        "uniform": UNIFORM,
+        "by probability": "rank_guided/classes=[4,4,4,4]",
     },
 }
 

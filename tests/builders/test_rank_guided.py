@@ -14,6 +14,7 @@ from golden_data import golden, records, target_of
 import jaxspec
 from jaxspec.builders import Proposes, StepCandidates, rank_guided
 from jaxspec.builders.candidates import rank
+from jaxspec.builders.parse import parse_builder
 from jaxspec.builders.trees.rows import choose_rows
 from jaxspec.call.options import group_options
 from jaxspec.core.tree import validate
@@ -278,6 +279,7 @@ def test_equal_builders_are_bound_once_and_bad_ones_refused():
         (dict(classes="wide"), "unknown classes 'wide': choose one of default, slim"),
         (dict(classes=(2, -1)), "classes are"),
         (dict(starts=0), "starts is 0"),
+        (dict(starts="every"), "starts is 'every': give a number, or 'all'"),
         (dict(adaptive_all=3), "adaptive_all 3"),
     ]:
         with pytest.raises(ValueError, match=match):
@@ -303,7 +305,54 @@ def test_the_last_class_ends_a_chain(count, last):
     last one.
     """
     sizes = proposes(2, 100, 40)._replace(rank_classes=count)
-    init = jax.jit(rank_guided(1, (1,) * count, 0, 0, starts=STARTS).bind(sizes).init)
+    widths = (*(1,) * last, 0)
+    init = jax.jit(rank_guided(1, widths, 0, 0, starts=STARTS).bind(sizes).init)
     for own in range(1, count):
         _, nodes = init(offers_of([0, own, 0, 0], 0.5), NO_LIMIT)
         assert int(nodes.live.sum()) == (own != last)
+
+
+def tree_of(builder, classes, sure, blocks=2, budget=400):
+    """The nodes by depth of a whole tree of equal offers, and the starts of its second block."""
+    growth = parse_builder(builder).bind(proposes(blocks, 100, budget))
+    pool, nodes = jax.jit(growth.init)(offers_of(classes, sure), NO_LIMIT)
+    starts = int(nodes.live.sum())
+    for step in range(growth.steps):
+        offers = offers_of(classes, sure, growth.nodes)
+        pool, nodes = jax.jit(growth.grow)(pool, nodes, offers, jnp.int32(step), NO_LIMIT)
+    return depths(pool), starts
+
+
+PAPER = "rank_guided/width=null/classes=default/starts=all"
+UNIFORM = "rank_guided/width=null/classes=[3,3,3,3]/adaptive_slot0=0/adaptive_all=0/starts=all"
+
+
+def test_the_papers_tree_lets_the_class_decide_at_slot_0():
+    """Algorithm 2: 2, 4 or 10 tokens by the class at every slot, none beside the greedy one in
+    class 3, and a block from every node of a slot that branches.
+    """
+    found, starts = tree_of(PAPER, [0, 1, 2, 0], 0.99, blocks=1)
+    assert found == [2, 4, 10, 2] and starts == 18
+    assert tree_of(PAPER, [2, 0, 0, 0], 0.99, blocks=1)[0] == [10, 2, 2, 2]
+    # Class 3 ends the branching, at slot 0 too; what branched before starts blocks.
+    assert tree_of(PAPER, [0, 3, 1, 1], 0.5, blocks=1) == ([2, 1, 1, 1], 2)
+    assert tree_of(PAPER, [3, 1, 1, 1], 0.5, blocks=1) == ([1, 1, 1, 1], 0)
+    # The default gives slot 0 its own width, and starts from a quarter of the budget at most.
+    default = "rank_guided/classes=default"
+    assert tree_of(default, [0, 1, 2, 0], 0.99, blocks=1)[0] == [10, 4, 10, 2]
+    assert tree_of(default, [0, 1, 2, 0], 0.99, blocks=1, budget=40)[1] == 10
+    assert tree_of(PAPER, [0, 1, 2, 0], 0.99, blocks=1, budget=40)[1] == 18
+    assert str(parse_builder(PAPER)) == "rank_guided/width=null/classes=default/starts=all"
+
+
+@pytest.mark.parametrize("sure", [0.3, 0.99])
+def test_the_uniform_control_is_uniform(sure):
+    """K tokens at every slot, whatever the classes and probabilities are."""
+    for classes in ([0, 1, 2, 3], [3, 3, 3, 3], [2, 0, 3, 1]):
+        assert tree_of(UNIFORM, classes, sure, blocks=1) == ([3, 3, 3, 3], 12)
+    chain = UNIFORM.replace("3,3,3,3", "1,1,1,1")
+    for classes in ([0, 0, 0, 0], [3, 3, 3, 3]):
+        assert tree_of(chain, classes, sure) == ([1] * 8, 1)
+    # Equal widths alone still branch by probability.
+    other = tree_of("rank_guided/classes=[3,3,3,3]", [0] * 4, sure, blocks=1)[0]
+    assert other == ([3, 2, 2, 2] if sure > 0.9 else [10, 3, 3, 3])

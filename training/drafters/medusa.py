@@ -20,7 +20,7 @@ from ..loss.objective import LossOptions, cast_leaves, get_target_states
 from ..loss.slot_losses import check_options, compute_weights, make_slot_losses, sum_losses
 from ..loss.terms import gather
 from .model_options import ModelOptions, check_sizes
-from .presets import make_mini_head_preset
+from .presets import LLAMA31_8B, DrafterPreset, make_mini_head_preset
 from .record import TrainingRecord
 
 
@@ -102,6 +102,23 @@ def init_medusa(config: MedusaConfig, seed: int, head: jax.Array | None = None):
     return {"params": params}
 
 
+def _published(target: str) -> DrafterPreset:
+    """Make the recipe of the released script (Medusa-1): three heads of one layer, two epochs of
+    128 rows of 2,048 tokens at 1e-3 with 10 % warm-up and a cosine, from every position.
+    """
+    return DrafterPreset(
+        target=target,
+        model=dict(kind="medusa", slots=3, num_layers=1),
+        loss=dict(kind="ce", dtype="bfloat16", tile=1024),
+        optimizer=dict(name="adamw", rate=1e-3, warmup=0.1, betas=(0.9, 0.999), weight_decay=0.0),
+        loop=dict(save_every=500, eval_every=1_000, parts=32),
+        length=2048,
+        batch=128,
+        anchors=2048,
+        epochs=2.0,
+    )
+
+
 MEDUSA = TrainingRecord(
     name="medusa",
     what="Medusa heads",
@@ -111,6 +128,9 @@ MEDUSA = TrainingRecord(
     ),
     loss=lambda config, target, loss, own: make_medusa_loss(config, target, loss),
     presets={
-        "medusa": make_mini_head_preset("medusa", dict(slots=5, num_layers=4, own_projection=False))
+        "medusa": make_mini_head_preset(
+            "medusa", dict(slots=5, num_layers=4, own_projection=False)
+        ),
+        "medusa-llama-3.1-8b": _published(LLAMA31_8B),
     },
 )

@@ -43,6 +43,9 @@ class ModelOptions:
       own_projection: `medusa` heads have output projections of their own.
       prefix_broadcast: ablation of `specblock`.
       shift: ablation of `specblock`.
+      match_layers: layers of `specblock` have the target's q/k norm and width of heads, as in the
+        paper; the released code has neither, and cannot read such a drafter.
+      rank_top: largest logits that `specblock`'s rank head sees, 10; 0 for all.
       markov_rank: width of `dspark`'s Markov head, 256; 0 for none.
       markov_head: `vanilla` (if None), `gated` or `rnn`, the kind of `dspark`'s Markov head.
       confidence: `dspark` has a confidence head.
@@ -75,6 +78,8 @@ class ModelOptions:
     own_projection: bool = True
     prefix_broadcast: bool = True
     shift: bool = True
+    match_layers: bool = False
+    rank_top: int | None = None
     markov_rank: int | None = None
     markov_head: Literal["vanilla", "gated", "rnn"] | None = None
     confidence: bool = True

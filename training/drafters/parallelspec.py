@@ -31,7 +31,7 @@ from ..loss.terms import gather
 from .eagle3.model import make_wide_config
 from .first_weights import draw_weights
 from .model_options import ModelOptions
-from .presets import make_mini_head_preset
+from .presets import LLAMA31_8B, make_large_head_preset, make_mini_head_preset
 from .record import TrainingRecord
 
 
@@ -122,6 +122,8 @@ PARALLELSPEC = TrainingRecord(
     presets={
         "parallelspec": make_mini_head_preset(
             "parallelspec", dict(draft_vocab=2048, ffn_size=1216, slots=7)
-        )
+        ),
+        # The optimizer is EAGLE-3's: ours.
+        "parallelspec-llama-3.1-8b": make_large_head_preset("parallelspec", LLAMA31_8B, slots=4),
     },
 )

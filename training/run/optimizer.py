@@ -21,8 +21,8 @@ class OptimizerOptions:
         targets and their drafters.
       rate: peak learning rate of AdamW. Drafters of pretrained targets want about 6e-4.
       muon_rate: peak learning rate of Muon.
-      warmup: steps over which both rates rise linearly from 0. They then fall by a cosine to 0 at
-        the last step.
+      warmup: steps over which both rates rise linearly from 0; below 1 their share of all steps.
+        The rates then fall by a cosine to 0 at the last step.
       clip: global norm to which gradients are clipped.
       betas: decay rates of AdamW's moments. Muon has Nesterov momentum 0.95.
       weight_decay: decoupled, times the rate. AdamW decays every array of two or more axes, Muon
@@ -32,7 +32,7 @@ class OptimizerOptions:
     name: Literal["adamw", "muon"] = "muon"
     rate: float = 3e-3
     muon_rate: float = 0.02
-    warmup: int = 20
+    warmup: int | float = 20
     clip: float = 1.0
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = 0.0
@@ -53,7 +53,9 @@ def make_optimizer(
     Raises:
       ValueError: the warm-up leaves no steps, or a parameter is not float32.
     """
-    if not 0 <= options.warmup < steps:
+    warmup = options.warmup
+    warmup = round(warmup * steps) if 0 < warmup < 1 else int(warmup)
+    if not 0 <= warmup < steps:
         raise ValueError(
             f"warmup {options.warmup} must be at least 0 and below the {steps} planned steps"
         )
@@ -64,9 +66,7 @@ def make_optimizer(
             )
 
     def schedule(peak):
-        return optax.warmup_cosine_decay_schedule(
-            0.0 if options.warmup else peak, peak, options.warmup, steps
-        )
+        return optax.warmup_cosine_decay_schedule(0.0 if warmup else peak, peak, warmup, steps)
 
     betas = options.betas
     if options.name == "adamw":

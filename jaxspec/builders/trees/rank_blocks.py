@@ -32,8 +32,9 @@ class BlockSizes(NamedTuple):
       starts: M, maximum number of nodes that a step drafts from.
       first: candidates read per slot of the root's block.
       later: candidates read per slot of later blocks.
-      width: tokens of the root's first slot, and maximum number of starts after the second block.
-      widths: tokens of a slot by its rank class.
+      width: tokens of the root's first slot, and maximum number of starts after the second block;
+        None: its class decides as in other slots, and there is no such maximum.
+      widths: tokens of a slot by its rank class; equal ones read no class.
       slot0: mode of the bound `FIRST_SLOT`.
       others: mode of the bound `OTHER_SLOTS`.
       drafted: nodes of the tree, the root not counted.
@@ -44,12 +45,17 @@ class BlockSizes(NamedTuple):
     starts: int
     first: int
     later: int
-    width: int
+    width: int | None
     widths: tuple[int, ...]
     slot0: int
     others: int
     drafted: int
     merge: bool
+
+    @property
+    def guided(self) -> bool:
+        """Whether the rank classes are read."""
+        return len(set(self.widths)) > 1
 
 
 def grow_blocks(sizes: BlockSizes, blocks: int, longest: int) -> Growth:
@@ -64,7 +70,8 @@ def grow_blocks(sizes: BlockSizes, blocks: int, longest: int) -> Growth:
         pool, kept = _hang(
             sizes, pool, nodes, offered, counts, at=0, ranks=sizes.first, depth_limit=depth_limit
         )
-        ends, allowed = ~_gives_up(offered.classes, last_class), jnp.int32(sizes.starts)
+        ends = ~(_gives_up(offered.classes, last_class) & sizes.guided)
+        allowed = jnp.int32(sizes.starts)
         return pool, _starts(
             sizes, pool, kept, counts, ends, at=0, source=0, allowed=allowed, limit=depth_limit
         )
@@ -77,8 +84,10 @@ def grow_blocks(sizes: BlockSizes, blocks: int, longest: int) -> Growth:
         pool, kept = _hang(
             sizes, pool, nodes, offered, counts, at=at, ranks=sizes.later, depth_limit=depth_limit
         )
-        room = sizes.drafted - jnp.sum(pool.logprob > -jnp.inf, dtype=jnp.int32)
-        allowed = jnp.minimum(sizes.width, jnp.maximum(1, room // sizes.slots))
+        allowed = jnp.int32(sizes.starts)
+        if sizes.width is not None:
+            room = sizes.drafted - jnp.sum(pool.logprob > -jnp.inf, dtype=jnp.int32)
+            allowed = jnp.minimum(sizes.width, jnp.maximum(1, room // sizes.slots))
         source = sizes.slots + step * sizes.starts * sizes.slots
         return pool, _starts(
             sizes,
@@ -114,11 +123,12 @@ def _counts(sizes: BlockSizes, offered: StepCandidates, first: bool) -> tuple[ja
         first and sizes.others == 2,
     )
     stops = jnp.zeros(classes.shape, bool)
-    if sizes.widths[-1] == 0:
+    if sizes.widths[-1] == 0 and sizes.guided:
         stops = classes == len(sizes.widths) - 1
-        stops = jnp.cumsum(stops.at[:, 0].set(False) if first else stops, axis=1) > 0
+        own = first and sizes.width is not None
+        stops = jnp.cumsum(stops.at[:, 0].set(False) if own else stops, axis=1) > 0
     counts = jnp.where(stops, 0, counts)
-    if first:
+    if first and sizes.width is not None:
         width = jnp.full_like(counts[:, 0], sizes.width)
         counts = counts.at[:, 0].set(_bounded(width, sure[:, 0], FIRST_SLOT[sizes.slot0], False))
     return counts, stops.any(-1)

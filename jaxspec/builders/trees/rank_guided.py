@@ -3,8 +3,9 @@
 A block adds a chain of K tokens under its node. The rank head gives each slot a class, which sets
 how many tokens the slot proposes in all; a high probability of the best one lowers that number.
 Slot 0 of the root's block has a width of its own. The next blocks start from the nodes of slots
-that branch and from the ends of chains. This follows the authors' released code; their paper
-mentions neither the probabilities nor the width of slot 0.
+that branch and from the ends of chains. This follows the authors' released code. Their paper's
+algorithm 2 knows neither the probabilities nor the width of slot 0, and starts everywhere; it is
+`rank_guided/width=null/classes=default/starts=all`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from jaxspec.builders.protocol import Builder, Unsuitable, check_count
 from jaxspec.builders.trees.rank_blocks import FIRST_SLOT, OTHER_SLOTS, BlockSizes, grow_blocks
 from jaxspec.core.runtime.near_miss import choose_one
 
+ALL = "all"
 # Tokens per rank class, then the modes of `FIRST_SLOT` and `OTHER_SLOTS`. If the last class has
 # width 0, the slots after it do not branch either.
 WIDTHS = {"default": ((2, 4, 10, 0), 0, 0), "slim": ((2, 4, 6, 4), 1, 1)}
@@ -28,16 +30,20 @@ class RankGuided(Builder):
     """See `rank_guided`."""
 
     name: ClassVar[str] = "rank_guided"
-    width: int = 10
+    width: int | None = 10
     classes: str | tuple[int, ...] = "slim"
     adaptive_slot0: int | None = None
     adaptive_all: int | None = None
-    starts: int | None = None
+    starts: int | str | None = None
     keep_duplicates: bool = False
 
     def __post_init__(self) -> None:
         check_count("width", self.width)
-        check_count("starts", self.starts)
+        if isinstance(self.starts, str):
+            if self.starts != ALL:
+                raise ValueError(f"starts is {self.starts!r}: give a number, or {ALL!r}")
+        else:
+            check_count("starts", self.starts)
         if isinstance(self.classes, str):
             if self.classes not in WIDTHS:
                 raise ValueError(
@@ -81,14 +87,16 @@ class RankGuided(Builder):
     def make_growth(self, proposes: Proposes) -> Growth:
         slots, vocab, budget = proposes.slots, proposes.vocab_size, proposes.budget
         table, slot0, others = self.table
-        table, width = tuple(min(n, vocab) for n in table), min(self.width, vocab)
+        table = tuple(min(n, vocab) for n in table)
+        width = None if self.width is None else min(self.width, vocab)
         later = max(*table, 1)
         widest = min(max(later, 3 if others == 2 else 0), vocab)
-        bound = slots + width - 1 + (slots - 1) * (widest - 1)
+        bound = slots + (width or widest) - 1 + (slots - 1) * (widest - 1)
+        starts = bound if self.starts == ALL else self.starts or max(budget // 4, 4)
         sizes = BlockSizes(
             slots=slots,
-            starts=min(self.starts or max(budget // 4, 4), bound),
-            first=max(width, widest),
+            starts=min(starts, bound),
+            first=max(width or 0, widest),
             later=later,
             width=width,
             widths=table,
@@ -102,11 +110,11 @@ class RankGuided(Builder):
 
 
 def rank_guided(
-    width: int = 10,
+    width: int | None = 10,
     classes: str | Sequence[int] = "slim",
     adaptive_slot0: int | None = None,
     adaptive_all: int | None = None,
-    starts: int | None = None,
+    starts: int | str | None = None,
     keep_duplicates: bool = False,
 ) -> RankGuided:
     """Make rank-guided trees (Shi et al., SpecBlock), for drafters that give rank classes.
@@ -115,18 +123,19 @@ def rank_guided(
 
     Args:
       width: tokens of the root's first slot, whatever its class, and maximum number of starts of
-        each block after the second.
+        each block after the second. None lets the class decide there too (algorithm 2).
       classes: tokens of a slot by its rank class, or the name of one of the authors' two maps in
-        `WIDTHS`. Equal widths make the tree uniform: the rank head then only decides whether the
-        end of the root's chain starts a block.
+        `WIDTHS`. Equal widths read no class. The tree is the paper's uniform control if `width` is
+        None and both modes below are 0; otherwise it still branches by probability.
       adaptive_slot0: 0 to 4, how the probability of the best token bounds the width of the root's
-        first slot; 0 for not at all. None takes the map's own mode, or 1 with your own widths.
+        first slot; 0 for not at all. None takes the map's own mode, or 1 with your own widths. Not
+        read if `width` is None.
       adaptive_all: 0 to 2, the same for other slots. In mode 2 the bound replaces the width of the
         root's slots, as in the authors' numpy code; everywhere else it only lowers the width.
       starts: maximum number of nodes that the second block starts from, the most probable ones;
         each costs K rows of a drafter's forward. None is a quarter of the budget, at least 4, which
-        on two golden texts cost at most one round in 22. The authors take all: up to 28 with
-        `slim`, 40 with `default`.
+        on two golden texts cost at most one round in 22. "all" takes all, as the authors do: up to
+        28 with `slim`, 40 with `default`, and as many of each further block.
       keep_duplicates: whether to keep equal siblings, which arise when a block proposes a token
         that an earlier one proposed at the same place. True keeps both, as the authors' code does.
         False merges them, and the children of the second go below the first.

@@ -67,9 +67,10 @@ def check_sizes(config: SpecBlockConfig) -> None:
         raise ValueError(
             f"{drafted} tokens can be drafted: a rank head reads {RANK_LOGPROBS}, so give it more"
         )
-    if not RANK_LOGPROBS <= config.rank_top <= drafted:
+    if config.rank_top and not RANK_LOGPROBS <= config.rank_top <= drafted:
         raise ValueError(
-            f"rank_top is {config.rank_top}: give {RANK_LOGPROBS} to {drafted}, the tokens that can be drafted"
+            f"rank_top is {config.rank_top}: give {RANK_LOGPROBS} to {drafted}, the tokens that can "
+            "be drafted, or 0 for all"
         )
     if config.slots < 1 or config.blocks < 1:
         raise ValueError(

@@ -1,8 +1,8 @@
 """The files of SpecBlock drafters in the authors' layout, to and from the variables of `SpecBlock`.
 
-config.json has no fields for the feature layers, for the number of blocks on a path and for the
-ablations; the `jaxspec` object holds them. The map of a reduced vocabulary is among the weights, or
-in a file `vocab_mapping.pt`.
+config.json has no fields for the feature layers, for the number of blocks on a path, for q/k norm
+and another width of heads, and for the ablations; the `jaxspec` object holds them. The map of a
+reduced vocabulary is among the weights, or in a file `vocab_mapping.pt`.
 """
 
 from __future__ import annotations
@@ -56,15 +56,16 @@ def config_from_hf(hf: dict[str, Any]) -> SpecBlockConfig:
     """Read the `SpecBlockConfig` of a config.json that `matches`.
 
     `feature_layers` is empty if the file does not state them; `for_target` fills them in.
-    `head_dim` is always the width divided by the heads, whatever the file says, as in the authors'
-    code. `num_ttt_blocks` counts blocks in training and is not read.
+    `head_dim` is the width divided by the heads, whatever the file says, as in the authors' code,
+    unless the `jaxspec` object has another. `num_ttt_blocks` counts blocks in training and is not
+    read.
 
     Raises:
       ValueError: a field is missing, or a setting is not supported.
     """
     own = hf.get("jaxspec") or {}
     hidden, heads = integer(hf, "hidden_size"), integer(hf, "num_attention_heads")
-    if hidden % heads:
+    if hidden % heads and "head_dim" not in own:
         raise ValueError(
             f"config.json: hidden_size {hidden} is not a multiple of num_attention_heads {heads}"
         )
@@ -75,13 +76,13 @@ def config_from_hf(hf: dict[str, Any]) -> SpecBlockConfig:
             f"config.json: jaxspec.{wrong} must be true or false, not {flags[wrong]!r}"
         )
     return SpecBlockConfig(
-        **transformer_fields(hf | {"head_dim": hidden // heads}),
+        **transformer_fields(hf | {"head_dim": integer(own, "head_dim", hidden // heads)}),
         **flags,
         slots=integer(hf, "diffspec_draft_token_num", 7),
         blocks=integer(own, "blocks", SpecBlockConfig.blocks),
         rank_classes=integer(hf, "rank_classes", SpecBlockConfig.rank_classes),
         rank_hidden=integer(own, "rank_hidden", SpecBlockConfig.rank_hidden),
-        rank_top=integer(own, "rank_top", SpecBlockConfig.rank_top),
+        rank_top=own.get("rank_top", SpecBlockConfig.rank_top),
         feature_layers=_read_feature_layers(own),
         **read_target_sizes(hf),
     )
@@ -90,20 +91,16 @@ def config_from_hf(hf: dict[str, Any]) -> SpecBlockConfig:
 def config_to_hf(config: SpecBlockConfig, about: About, dtype: str) -> dict[str, Any]:
     """Make a config.json in the authors' layout.
 
+    Heads that do not divide the width have their own in the `jaxspec` object; the authors' code
+    cannot read such a drafter, nor one with q/k norm.
+
     Args:
       about: the target.
       dtype: dtype of the weights.
-
-    Raises:
-      ValueError: the heads do not divide the width, which the layout cannot say.
     """
+    sizes = ["blocks", "rank_hidden", "rank_top", *_FLAGS]
     if config.head_dim * config.num_heads != config.hidden_size:
-        raise ValueError(
-            f"SpecBlock's layout makes head_dim hidden_size / heads, and {config.num_heads} heads "
-            f"of {config.head_dim} are not {config.hidden_size} wide: make the drafter with "
-            f"head_dim={config.hidden_size // config.num_heads}"
-        )
-    sizes = ("blocks", "rank_hidden", "rank_top", *_FLAGS)
+        sizes.append("head_dim")
     return {
         "architectures": [ARCHITECTURE],
         "model_type": "llama",

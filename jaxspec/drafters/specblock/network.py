@@ -38,7 +38,7 @@ class SpecBlockConfig(FeatureDrafterConfig):
       rank_classes: number of classes of the rank head.
       rank_hidden: inner width of the rank head.
       rank_top: T, number of largest logits that give the rank head's distribution features (20 in
-        training, 10 in the released inference code).
+        the released training, 10 in the released inference code); 0 takes all, as in the paper.
       prefix_broadcast: whether every slot reads the condition and the token; otherwise the slots
         after the first read only their query (ablation).
       shift: whether layers use the layer-wise shift (ablation).
@@ -183,18 +183,19 @@ def rank_features(logits: jax.Array, top: int) -> jax.Array:
 
     They are ten log-probabilities, three differences to the best logit (of the 2nd, 3rd and 5th),
     the best probability and the entropy. All are of the distribution over only the `top` largest
-    logits, as in the authors' code.
+    logits, as in the authors' code; 0 takes all of them, as in the paper (section 3.3).
     """
     # Without the barrier XLA merges the slices below into top_k, and on a CPU sorts whole rows,
     # which is a hundred times slower.
     scores = logits.astype(jnp.float32)
-    best = jax.lax.optimization_barrier(find_best(scores, top, jax.lax.top_k)[0])
-    logprob = jax.nn.log_softmax(best, axis=-1)
-    probability = jnp.exp(logprob)
+    best = find_best(scores, top or RANK_LOGPROBS, jax.lax.top_k)[0]
+    best = jax.lax.optimization_barrier(best)
+    all_logprobs = jax.nn.log_softmax(best if top else scores, axis=-1)
+    entropy = -(jnp.exp(all_logprobs) * all_logprobs).sum(-1, keepdims=True)
     gaps = best[..., :1] - best[..., jnp.array([1, 2, 4])]
-    entropy = -(probability * logprob).sum(-1, keepdims=True)
+    logprob = all_logprobs if top else best - jax.nn.logsumexp(scores, axis=-1, keepdims=True)
     return jnp.concatenate(
-        [logprob[..., :RANK_LOGPROBS], gaps, probability[..., :1], entropy], axis=-1
+        [logprob[..., :RANK_LOGPROBS], gaps, jnp.exp(logprob[..., :1]), entropy], axis=-1
     )
 
 

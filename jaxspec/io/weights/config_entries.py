@@ -67,13 +67,13 @@ ENTRIES: Mapping[str, Kind] = MappingProxyType(
         "num_hidden_layers num_attention_heads num_key_value_heads num_target_layers block_size "
         "num_experts num_local_experts num_experts_per_tok decoder_sparse_step depth blocks slots "
         "lstm_layers medusa_num_heads medusa_num_layers num_heads diffspec_draft_token_num "
-        "rank_classes rank_top",
+        "rank_classes",
     )
     | _entries(
         INTEGER,
         "hidden_size intermediate_size head_dim vocab_size max_position_embeddings "
         "moe_intermediate_size draft_vocab_size target_hidden_size mask_token_id sliding_window "
-        "swa_window_size max_window_layers truncated_vocab_size rank_hidden lstm_size "
+        "swa_window_size max_window_layers truncated_vocab_size rank_hidden rank_top lstm_size "
         "original_max_position_embeddings markov_rank",
     )
     | _entries(POSITIVE, "rms_norm_eps rope_theta factor")

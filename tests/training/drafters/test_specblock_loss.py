@@ -18,6 +18,7 @@ from jaxspec.targets import weights as target_weights
 from jaxspec.targets.families.hf_config import target_config
 from training.drafters.specblock.forward import block_outputs, draw_cuts
 from training.drafters.specblock.loss import (
+    LATE,
     BlockOptions,
     block_losses,
     late_batches,
@@ -186,7 +187,6 @@ def packed(lengths, seed=0):
         "keep": np.ones((1, len(anchors)), bool),
         "rows": np.zeros(1, np.int32),
         "cuts": np.array([2, 3], np.int32),
-        "late": np.ones(1, np.float32),
     }
 
 
@@ -217,12 +217,13 @@ def test_nothing_leaks_between_documents(recorded, loss_of):
 @pytest.mark.thorough
 def test_late_parts_wait_and_cuts_come_from_the_row(recorded, loss_of):
     batch = packed((12, 16))
-    early = loss_of(batch | {"late": np.zeros(1, np.float32)})
+    early = loss_of(batch | dict.fromkeys(LATE, np.zeros(1, np.float32)))
     late = loss_of(batch)
     assert float(early["rank"][0]) == 0 < float(late["rank"][0])
     assert 0 < float(early["loss"][0]) < float(late["draft"][0])
-    waiting = late_batches(lambda step: batch, BlockOptions(rank_from=3))
-    assert [float(waiting(step)["late"][0]) for step in (2, 3)] == [0, 1]
+    waiting = late_batches(lambda step: batch, BlockOptions(rank_from=3, blocks_from=2))
+    flags = [[float(waiting(step)[name][0]) for name in LATE] for step in (1, 2, 3)]
+    assert flags == [[0, 0], [0, 1], [1, 1]]
     free = {
         name: np.repeat(x, 200, axis=0) for name, x in batch.items() if name in ("anchors", "rows")
     }

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from ..presets import LLAMA31_8B, DrafterPreset, make_mini_head_preset, make_smollm2_preset
+from ..presets import (
+    LLAMA31_8B,
+    make_large_head_preset,
+    make_mini_head_preset,
+    make_smollm2_preset,
+)
 from ..record import TrainingRecord
 from .loss import make_eagle_loss
 from .model import init_eagle, make_eagle_config
@@ -23,25 +28,6 @@ class EagleOptions:
     decay: float = 0.8
 
 
-def _large(target: str, draft_vocab: int = 32_000) -> DrafterPreset:
-    """Make SpecForge's preset.
-
-    AdamW at 1e-4, 1.5 % warm-up and a cosine, rows of 4,096 tokens, 7 test-time steps.
-    """
-    return DrafterPreset(
-        target=target,
-        model=dict(kind="eagle3", draft_vocab=draft_vocab),
-        loss=dict(kind="fkl", dtype="bfloat16", anchor_chunk=64, tile=1024),
-        optimizer=dict(
-            name="adamw", rate=1e-4, warmup=1_500, betas=(0.9, 0.999), weight_decay=0.0, clip=0.5
-        ),
-        loop=dict(steps=100_000, save_every=2_500, eval_every=5_000, parts=8),
-        length=4096,
-        batch=8,
-        anchors=512,
-    )
-
-
 EAGLE3 = TrainingRecord(
     name="eagle3",
     what="An EAGLE-3 drafter",
@@ -57,7 +43,7 @@ EAGLE3 = TrainingRecord(
             "eagle3", dict(draft_vocab=2048, ffn_size=1344), gamma=None
         ),
         "smollm2-eagle3": make_smollm2_preset("eagle3", dict(zero_residual=False), gamma=None),
-        "eagle3-qwen3-8b": _large("Qwen/Qwen3-8B"),
-        "eagle3-llama-3.1-8b": _large(LLAMA31_8B),
+        "eagle3-qwen3-8b": make_large_head_preset("eagle3", "Qwen/Qwen3-8B"),
+        "eagle3-llama-3.1-8b": make_large_head_preset("eagle3", LLAMA31_8B),
     },
 )

@@ -13,7 +13,7 @@ from jaxspec.drafters.falcon.network import Falcon, FalconConfig
 from ..eagle3.model import make_wide_config
 from ..first_weights import draw_weights
 from ..model_options import ModelOptions
-from ..presets import make_mini_head_preset
+from ..presets import LLAMA31_8B, make_large_head_preset, make_mini_head_preset
 from ..record import TrainingRecord
 from .loss import make_falcon_loss
 
@@ -63,6 +63,8 @@ FALCON = TrainingRecord(
     presets={
         "falcon": make_mini_head_preset(
             "falcon", dict(draft_vocab=2048, ffn_size=512, slots=2, blocks=3)
-        )
+        ),
+        # The optimizer is EAGLE-3's: ours.
+        "falcon-llama-3.1-8b": make_large_head_preset("falcon", LLAMA31_8B, slots=2, blocks=3),
     },
 )

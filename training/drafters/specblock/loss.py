@@ -1,18 +1,21 @@
 """SpecBlock's objective: cross-entropy on valid prefixes of chains of blocks, and a rank head.
 
-Slot k of a block counts if the slots before it would have been accepted (the valid-prefix mask). A
-slot's rank class counts if the classes before it were right. The loss is averaged for each slot
-over the cases that count, so that slots that are rarely reached keep their weight.
+Slot k of a block counts if the slots before it would have been accepted (the valid-prefix mask m
+of equation 5). The loss is averaged for each slot over the cases that count, so that slots that are
+rarely reached keep their weight. The defaults are those of the released code; the paper's equations
+6 and 7 have `decay` 1 and `rank_loss` plain.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.rank_classes import RANK_LIMITS, score_classes, weigh_classes
@@ -23,6 +26,9 @@ from ...loss.terms import compute_slot_weights, gather
 from .forward import draw_cuts
 from .slots import SlotLosses, ahead_of, make_specblock_slot_losses
 
+# Whether a batch trains the rank head, and the blocks after the first.
+LATE = ("rank_on", "blocks_on")
+
 
 @dataclasses.dataclass
 class BlockOptions:
@@ -30,10 +36,16 @@ class BlockOptions:
 
     Attributes:
       blocks: blocks in a chain in training; decoding may use another number.
-      decay: ratio of each slot's weight to the previous slot's.
+      decay: ratio of each slot's weight to the previous slot's; 1 weighs all alike, as the paper
+        does.
       rank_weight: weight of the rank head's loss.
-      rank_from: training step from which the rank head and the blocks after the first are trained,
-        see `late_batches`.
+      rank_loss: `ordinal` is the released code's: soft labels, more weight for rare and distant
+        classes, and a slot counts if the classes before it were right. `plain` is the paper's
+        cross-entropy under the mask m of the drafts; averaged for each slot and summed over slots,
+        like the drafts' own.
+      rank_from: training step from which the rank head is trained, see `late_batches`.
+      blocks_from: training step from which the blocks after the first are trained. The released
+        code begins both at once; in the paper only the rank head waits.
       valid_prefix: count a slot only if those before it would have been accepted; False is an
         ablation.
       teacher_top: number of the target's most probable tokens in the cross-entropy, not
@@ -44,7 +56,9 @@ class BlockOptions:
     blocks: int = 3
     decay: float = 0.8
     rank_weight: float = 1.0
+    rank_loss: Literal["ordinal", "plain"] = "ordinal"
     rank_from: int = 0
+    blocks_from: int = 0
     valid_prefix: bool = True
     teacher_top: int | None = None
     peers: bool = False
@@ -69,7 +83,7 @@ def make_specblock_loss(
 
     Returns:
       The loss; `batch` is the one of `make_block_loss` and may also hold `cuts` (see `draw_cuts`)
-      and `late` (see `late_batches`). An anchor p is the pair (h_{p-1}, x_p). A slot counts if the
+      and the flags of `late_batches`. An anchor p is the pair (h_{p-1}, x_p). A slot counts if the
       token that it predicts is to be learnt and in the anchor's document. (The authors use the loss
       mask of the feature's token, two before the first predicted one.) `loss` averages over slots;
       a batch, or a part of one, has its number of rows as weight. The other names are `draft` and
@@ -94,10 +108,12 @@ def make_specblock_loss(
             compute_slot_weights(batch, block.blocks * config.slots + 1)[..., 1:] > 0
         ) & paired[..., None]
         draft, rank = block_losses(slots, learnt, cuts, block)
-        late = batch["late"].max() if "late" in batch else jnp.float32(1)
-        counted = jnp.where(jnp.arange(block.blocks) > 0, late, 1.0)
+        rank_on, blocks_on = (
+            batch[name].max() if name in batch else jnp.float32(1) for name in LATE
+        )
+        counted = jnp.where(jnp.arange(block.blocks) > 0, blocks_on, 1.0)
         draft = (counted[:, None] * draft * block.decay ** jnp.arange(config.slots)).sum()
-        rank = block.rank_weight * late * rank.sum()
+        rank = block.rank_weight * rank_on * (counted * rank).sum()
         rows = jnp.float32(len(batch["anchors"]))
         terms = {"loss": draft + rank, "draft": draft, "rank": rank}
         return {name: (value * rows, rows) for name, value in terms.items()} | _figures(
@@ -124,12 +140,16 @@ def block_losses(
     weight = (counted & prefix).astype(jnp.float32)
     values = jnp.where(weight > 0, slots.values, 0)
     draft = values.sum((1, 2)) / jnp.maximum(weight.sum((1, 2)), 1)
+    if block.rank_loss == "plain":
+        values = optax.softmax_cross_entropy_with_integer_labels(slots.ranks, slots.wanted)
+        values = jnp.where(weight > 0, values, 0)
+        return draft, (values.sum((1, 2)) / jnp.maximum(weight.sum((1, 2)), 1)).sum(-1)
     named = slots.ranks.argmax(-1)
     prefix = reached & (_before(named == slots.wanted) if block.valid_prefix else True)
-    return draft, _rank_loss(slots, (counted & prefix).astype(jnp.float32))
+    return draft, _ordinal_loss(slots, (counted & prefix).astype(jnp.float32))
 
 
-def _rank_loss(slots: SlotLosses, weight: jax.Array) -> jax.Array:
+def _ordinal_loss(slots: SlotLosses, weight: jax.Array) -> jax.Array:
     """Compute the rank head's loss [blocks], see `jaxspec.drafters.rank_classes`."""
     weight = weigh_classes(slots.wanted, weight, (1, 2), slots.ranks.shape[-1])
     values = score_classes(slots.ranks, slots.wanted)
@@ -179,13 +199,18 @@ def _figures(
 
 
 def late_batches(batches: Callable, block: BlockOptions) -> Callable:
-    """Add `late` float32 [B] to `batches` (see `training.run.loop.fit`): 1 from step `rank_from` on."""
+    """Add flags float32 [B] to `batches` (see `training.run.loop.fit`): the names of `LATE`, each 1
+    from its step on.
+    """
+    starts = dict(zip(LATE, (block.rank_from, block.blocks_from), strict=True))
 
-    def with_late(step):
+    def with_flags(step):
         batch = batches(step)
-        return batch | {"late": np.full(len(batch["anchors"]), step >= block.rank_from, np.float32)}
+        rows = len(batch["anchors"])
+        flags = {name: np.full(rows, step >= start, np.float32) for name, start in starts.items()}
+        return batch | flags
 
-    return with_late
+    return with_flags
 
 
 def _check(config: SpecBlockConfig, options: LossOptions, block: BlockOptions) -> None:

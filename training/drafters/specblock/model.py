@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.config import TargetConfig
+from jaxspec.drafters.specblock.drafter import check_sizes
 from jaxspec.drafters.specblock.network import (
     SpecBlock,
     SpecBlockConfig,
@@ -23,13 +24,15 @@ def make_specblock_config(
     options: ModelOptions, target: TargetConfig, tokenizer: str | None = None
 ) -> SpecBlockConfig:
     """Make the config of a SpecBlock drafter for `target`; ValueError: a size is out of range."""
-    own = {
-        name: getattr(options, name)
-        for name in ("num_layers", "slots", "blocks", "prefix_broadcast", "shift")
-    }
-    # Its heads share the hidden width, whatever the target's do.
+    names = ("num_layers", "slots", "blocks", "rank_top", "prefix_broadcast", "shift")
+    own = {name: getattr(options, name) for name in names}
     config = make_wide_config(SpecBlockConfig, options, target, **own)
-    return dataclasses.replace(config, head_dim=config.hidden_size // config.num_heads)
+    if options.match_layers:
+        config = dataclasses.replace(config, qk_norm=target.qk_norm)
+    else:  # Its heads share the hidden width, whatever the target's do.
+        config = dataclasses.replace(config, head_dim=config.hidden_size // config.num_heads)
+    check_sizes(config)
+    return config
 
 
 def init_specblock(config: SpecBlockConfig, seed: int):
