@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import NamedTuple
 
-from jaxspec.cli.main import report_errors
 from jaxspec.cli.shared import values
+from jaxspec.cli.shared.errors import report_errors
 from jaxspec.cli.shared.parser import Parser
 from jaxspec.core.runtime.near_miss import choose_one
 

@@ -1,24 +1,19 @@
-"""Entry point of the `jaxspec` command: assembles the subcommands and reports errors."""
+"""Entry point of the `jaxspec` command: assembles the subcommands."""
 
 from __future__ import annotations
 
 import argparse
-import errno
-import os
 import sys
-from collections.abc import Callable
 
 import jaxspec
 from jaxspec.cli import adapt, chat, demo, generate, serve, train, tree
 from jaxspec.cli.bench import methods as bench
 from jaxspec.cli.checkpoints import convert, doctor, inspect
 from jaxspec.cli.device import aot, calibrate, check, plan
+from jaxspec.cli.shared.errors import report_errors
 from jaxspec.cli.shared.parser import Parser
-from jaxspec.core.runtime import background, distribution, interrupts
-from jaxspec.core.runtime.jax_settings import own_process
+from jaxspec.core.runtime import background, interrupts
 
-USER_ERROR = 2
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 COMMANDS = (
     generate,
     chat,
@@ -66,24 +61,6 @@ def _run(argv: list[str] | None) -> int:
     return report_errors(call)
 
 
-def report_errors(call: Callable[[], int]) -> int:
-    """Run a command; a user's mistake is one line on standard error, and the exit status 2."""
-    # transformers is imported only for tokenizers; keep it from warning that PyTorch is missing.
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    try:
-        distribution.check()
-        with own_process():
-            return call()
-    except BrokenPipeError:  # the pipe's reader is gone, so nothing more can be written
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (ValueError, OSError, ImportError) as error:
-        print(f"jaxspec: error: {_describe(error)}", file=sys.stderr)
-        return USER_ERROR
-    except KeyboardInterrupt:
-        return interrupts.STATUS
-
-
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """Parse a command line, as `main` takes it; commands with `rest` parse what follows them."""
     parser = make_parser()
@@ -110,11 +87,3 @@ def make_parser() -> argparse.ArgumentParser:
     for command in COMMANDS:
         command.add_command(commands)
     return parser
-
-
-def _describe(error: Exception) -> str:
-    """Return the error's message as one line."""
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        advice = ": free some, or write elsewhere" if error.errno in _FULL else ""
-        return f"{error.filename}: {error.strerror}{advice}"
-    return " ".join(str(error).split())

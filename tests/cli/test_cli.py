@@ -22,6 +22,7 @@ from jaxspec.call import session
 from jaxspec.call.options import RECORDS
 from jaxspec.cli import main as cli
 from jaxspec.cli.shared import values
+from jaxspec.cli.shared.errors import USER_ERROR
 from jaxspec.core.runtime import distribution as _distribution
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.round.plan import DecodeConfig
@@ -265,7 +266,7 @@ def test_demo(capsys):
 )
 def test_mistakes_are_reported_in_one_line(capsys, arguments, message):
     status, out, err = run(capsys, *arguments)
-    assert status == cli.USER_ERROR and out == ""
+    assert status == USER_ERROR and out == ""
     assert err.startswith("jaxspec: error: ") and err.count("\n") == 1 and message in err, err
 
 
@@ -293,7 +294,7 @@ def test_every_decode_option_has_a_flag_and_a_line_in_the_documentation():
 def test_astronomy_package_is_refused(capsys, monkeypatch):
     monkeypatch.setattr(_distribution.importlib.metadata, "version", lambda name: "0.3.4")
     status, _, err = run(capsys, "generate", "--prompt", "x")
-    assert status == cli.USER_ERROR and "X-ray astronomy" in err
+    assert status == USER_ERROR and "X-ray astronomy" in err
 
 
 def test_prompt_sources_and_options(capsys, monkeypatch, tmp_path):

@@ -10,6 +10,7 @@ import jaxspec
 from jaxspec.call.options import group_options
 from jaxspec.call.output import DraftTree, Output, Stats, TracedRound
 from jaxspec.cli import main as cli
+from jaxspec.cli.shared.errors import USER_ERROR
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.view import notebook
@@ -258,7 +259,7 @@ def test_commands(fake, capsys, tmp_path):
     assert fake[-1][0] == [5, 6] and fake[-1][1]["trace"] and fake[-1][1]["budget"] == 9
     assert cli.main(["tree", "m", "5", "--token-ids", "--out", str(tmp_path / "t.svg")]) == 0
     assert "round 1" in capsys.readouterr().out and (tmp_path / "t.svg").stat().st_size > 1000
-    assert cli.main(["tree", "m", "5", "--token-ids", "--round", "9"]) == cli.USER_ERROR
+    assert cli.main(["tree", "m", "5", "--token-ids", "--round", "9"]) == USER_ERROR
     assert "round is 9" in capsys.readouterr().err
 
 
@@ -269,7 +270,7 @@ def test_the_tree_command_shows_the_target_if_asked(fake, monkeypatch, capsys):
     assert cli.main(given) == 0
     assert "rank-1 gap by depth, nats: -0.12 +13.41" in capsys.readouterr().out
     assert cli.main([*given[:-1]]) == 0 and "gap" not in capsys.readouterr().out
-    assert cli.main([*given, "--temperature", "1"]) == cli.USER_ERROR
+    assert cli.main([*given, "--temperature", "1"]) == USER_ERROR
     assert "give --coupled off" in capsys.readouterr().err
     assert cli.main([*given, "--temperature", "1", "--coupled", "off"]) == 0
 

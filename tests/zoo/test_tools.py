@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 import jaxspec
 from jaxspec.call.options import group_options
 from jaxspec.cli import main as cli
+from jaxspec.cli.shared.errors import USER_ERROR
 from jaxspec.io.files.json_files import read_json
 from jaxspec.io.files.safetensors_files import WEIGHTS
 from jaxspec.io.hub import shipped
@@ -216,7 +217,7 @@ def test_inspect_and_convert_report_mistakes_in_one_line(capsys, tmp_path):
         ),
     ]:
         status, out, err = run(capsys, *arguments)
-        assert status == cli.USER_ERROR and out == "" and err.count("\n") == 1 and message in err
+        assert status == USER_ERROR and out == "" and err.count("\n") == 1 and message in err
     status, out, _ = run(
         capsys, "convert", JETSPEC, tmp_path / "x", "--to", "dflash", "--target", TARGET
     )
@@ -292,7 +293,7 @@ def test_doctor_names_the_right_convention(tmp_path, capsys, prompts):
 
     prompts[1].write_text("once upon a time\n")
     status, _, err = run(capsys, "doctor", TARGET, DFLASH, "--prompts", prompts[1])
-    assert status == cli.USER_ERROR and "has no tokenizer, so its prompts are token ids" in err
+    assert status == USER_ERROR and "has no tokenizer, so its prompts are token ids" in err
 
 
 @pytest.mark.slow

@@ -36,10 +36,8 @@ from jaxspec.costs.files import load_costs
 from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.io.files.atomic import write_text
 from jaxspec.policies.compose import compose
-from jaxspec.policies.learned.c2t import C2TConfig
-from jaxspec.policies.learned.disco import DiscoConfig
-from jaxspec.policies.learned.specdec_plus import SpecDecPlusConfig
 from jaxspec.policies.protocol import Policy
+from jaxspec.policies.registry import tag_of
 from jaxspec.policies.rules.ddd import make_ddd
 from jaxspec.policies.rules.static import make_static
 from jaxspec.policies.rules.svip import make_svip
@@ -60,9 +58,6 @@ THRESHOLDS = {
     "specdec_plus": (0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95),
     "c2t": (0.1, 0.2, 0.3, 0.5, 0.6, 0.7, 0.8),
 }
-
-# Configs of the rules that have a network, which `training.policies.classifiers` trains.
-CONFIGS = {"disco": DiscoConfig, "specdec_plus": SpecDecPlusConfig, "c2t": C2TConfig}
 
 
 @dataclasses.dataclass
@@ -127,10 +122,10 @@ def make_tuned_rule(options: TuneOptions, steps: int, made_for: dict[str, Any]) 
             f"{options.rule} has a network: give --head, a folder of jaxspec.training.policies.classifiers"
         )
     policy = load_policy(options.head, about=made_for)
-    if not isinstance(policy.config, CONFIGS[options.rule]):
+    found = tag_of(type(policy.config)).replace("-", "_")
+    if found != options.rule:
         raise ValueError(
-            f"{options.head} holds a {type(policy.config).__name__}: "
-            f"give the folder of a {options.rule} policy"
+            f"{options.head} holds a policy of {found}: give the folder of a {options.rule} policy"
         )
     return policy
 

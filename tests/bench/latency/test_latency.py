@@ -26,6 +26,7 @@ from jaxspec.bench.latency.pieces import (
 from jaxspec.bench.latency.steps import order_steps
 from jaxspec.bench.measure.phases import PIECES
 from jaxspec.cli import main as cli
+from jaxspec.cli.shared.errors import USER_ERROR
 from jaxspec.core.config import TargetConfig
 
 TOY = TargetConfig(16, 2, 2, 1, 8, 16, vocab_size=64, tie_embeddings=True, max_positions=256)
@@ -188,7 +189,7 @@ def test_histograms(tmp_path):
 )
 def test_mistakes_are_told_in_one_line(capsys, arguments, message):
     status, out, err = run(capsys, *arguments)
-    assert status == cli.USER_ERROR and out == ""
+    assert status == USER_ERROR and out == ""
     assert err.startswith("jaxspec: error: ") and err.count("\n") == 1 and message in err, err
 
 

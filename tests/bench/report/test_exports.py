@@ -19,6 +19,7 @@ from jaxspec.bench.report.exports import (
 from jaxspec.bench.report.markdown import write_report
 from jaxspec.bench.report.summary import summarise
 from jaxspec.cli import main as cli
+from jaxspec.cli.shared.errors import USER_ERROR
 from jaxspec.io.text.prompt_files import LabelledPrompt
 
 # A question of two turns and one of a single turn.
@@ -211,7 +212,5 @@ def test_no_report_of_something_else(tmp_path, capsys):
     file = tmp_path / "x.json"
     for content, message in (("{}", "holds no results"), ("{", "is not JSON")):
         file.write_text(content)
-        assert (
-            cli.main(["bench", "report", str(file), "--out", str(tmp_path / "o")]) == cli.USER_ERROR
-        )
+        assert cli.main(["bench", "report", str(file), "--out", str(tmp_path / "o")]) == USER_ERROR
         assert message in capsys.readouterr().err and not (tmp_path / "o").exists()

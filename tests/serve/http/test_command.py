@@ -12,6 +12,7 @@ import jaxspec
 from jaxspec.cli import main as cli
 from jaxspec.cli import serve
 from jaxspec.cli.shared import options
+from jaxspec.cli.shared.errors import USER_ERROR
 
 pytest.importorskip("fastapi")
 
@@ -88,7 +89,7 @@ def test_requests_choose_among_the_drafters_that_the_command_names(capsys):
     assert serve._make_engine(parse(*size))[0].drafters == ("jetspec", "dflash")
     assert serve._make_engine(parse(*size, "--drafter", "ar"))[0].drafters == ("ar",)
     both = ("--drafter", "medusa", "--drafter", "other")
-    assert cli.main(["serve", "mini", "--port", "0", *both]) == cli.USER_ERROR
+    assert cli.main(["serve", "mini", "--port", "0", *both]) == USER_ERROR
     assert "'other'" in capsys.readouterr().err
 
 
@@ -103,13 +104,13 @@ def test_a_taken_port_is_a_mistake_in_one_line(capsys):
     with listen("127.0.0.1", 0) as sock:
         status = cli.main(["serve", "mini", "--port", str(sock.getsockname()[1])])
     error = capsys.readouterr().err
-    assert status == cli.USER_ERROR and error.count("\n") == 1
+    assert status == USER_ERROR and error.count("\n") == 1
     assert "cannot listen" in error and "(Address already in use): give another" in error
 
 
 def test_a_missing_library_is_named(capsys, monkeypatch):
     monkeypatch.setattr(serve, "NEEDED", ("no_such_library",))
-    assert cli.main(["serve", "mini"]) == cli.USER_ERROR
+    assert cli.main(["serve", "mini"]) == USER_ERROR
     assert "no_such_library is missing: pip install" in capsys.readouterr().err
 
 

@@ -95,7 +95,9 @@ def test_refusals(options, tmp_path):
     with pytest.raises(ValueError, match="disco has a network: give --head"):
         tune.search_thresholds(dataclasses.replace(options, rule="disco"))
     save_policy(make_static(rows=4), tmp_path / "static")
-    with pytest.raises(ValueError, match="holds a StaticConfig: give the folder of a disco policy"):
+    with pytest.raises(
+        ValueError, match="holds a policy of static: give the folder of a disco policy"
+    ):
         tune.search_thresholds(dataclasses.replace(options, rule="disco", head=tmp_path / "static"))
     with pytest.raises(ValueError, match="only every 4th prompt of a domain is used: give more"):
         tune.search_thresholds(dataclasses.replace(options, limit=3))
