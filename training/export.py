@@ -30,6 +30,7 @@ from .report import Card, make_model_card, measure_training_cost, plot_run
 from .run.checkpoints import CheckpointError, Checkpoints
 from .run.command import one_line_errors
 from .tokenizer import EOS
+from .train_target import make_target_config
 
 
 @dataclasses.dataclass
@@ -140,16 +141,12 @@ def _flat(tree: dict, prefix: str = "") -> dict:
 def main(options: ExportOptions) -> None:
     """Export the newest checkpoint of a target run."""
     recipe, state = Checkpoints.read(options.run / "checkpoints")
-    names = {field.name for field in dataclasses.fields(TargetConfig)}
     missing = {"hidden_size", "vocab_size"} - set(recipe)
     if missing:
         raise CheckpointError(
             f"{options.run} is not a target run: its recipe has no {missing.pop()}"
         )
-    config = TargetConfig(
-        **{name: value for name, value in recipe.items() if name in names}, tie_embeddings=True
-    )
-    export_target(state["params"], config, options.tokenizer, options.out)
+    export_target(state["params"], make_target_config(recipe), options.tokenizer, options.out)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.io.text.prompt_files import LabelledPrompt
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.tuner.calibrate.by_rows import calibrate, measured, timed
+from jaxspec.tuner.calibrate.round_clock import plan_rounds
 
 # Weight of a decode in the running mean by which a policy corrects its times.
 EMA_WEIGHT = 0.1
@@ -92,6 +93,9 @@ def _at(
     jax.clear_caches()
     progress("")
     about = {"compile_seconds": compiling, "table": table and _plain(table)}
+    if table:
+        plan = plan_rounds(params, options | family.policies[0].options | {"policy": None})
+        about["table"]["depth"] = plan.longest - 1
     return about | summarise_sweep(runs, others, decodes, rounds, prompts, family)
 
 

@@ -16,6 +16,7 @@ from jaxspec.bench.report.table import (
     tabulate,
     with_interval,
 )
+from jaxspec.costs.expected_speed import draft_cost
 
 
 def render_sweep(report: dict[str, Any]) -> str:
@@ -63,6 +64,13 @@ def _render_one(one: dict[str, Any]) -> str:
                 _tabulate_surrogate(one["surrogate"]),
             ),
         ]
+    if one.get("table"):
+        titled.append(
+            (
+                "c = T_draft / (gamma T_verify) of the measured rounds, by rows and cached tokens",
+                _tabulate_costs(one["table"]),
+            )
+        )
     if one["best_first_over_beam"]:
         titled.append(
             (
@@ -179,6 +187,18 @@ def _tabulate_surrogate(records: Iterable[dict[str, Any]]) -> Table:
         pearson, spearman = ((r[key], r[f"{key}_ci"]) for key in ("pearson", "spearman"))
         means = [r[key] for key in ("expected", "committed", "pearson_of_prompts")]
         rows.append([*named, pearson, r["attainable"], spearman, *means])
+    return Table(columns, rows)
+
+
+def _tabulate_costs(table: dict[str, Any]) -> Table:
+    """Tabulate JetSpec's c (equation 2, appendix G); gamma is the longest drafted path."""
+    columns = [Column("rows"), Column("gamma")]
+    columns += [Column(f"at {context:g}", fixed()) for context in table["contexts"]]
+    rows = []
+    for number, width in enumerate(table["widths"]):
+        pairs = zip(table["draft"], table["verify"][number], strict=True)
+        costs = [draft_cost(*pair, table["depth"]) for pair in pairs]
+        rows.append([width, table["depth"], *costs])
     return Table(columns, rows)
 
 

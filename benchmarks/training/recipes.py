@@ -27,6 +27,8 @@ class Recipe:
       data: `regenerated` (the target's own text) or `corpus`.
       seed: seed of first weights, order and anchors.
       variant: one of `VARIANTS`, how the run differs from the preset; empty for no difference.
+      block: block size; None takes the scale's.
+      rate: peak learning rate of AdamW, which then trains instead of Muon; None for Muon.
     """
 
     kind: str = "jetspec"
@@ -35,13 +37,17 @@ class Recipe:
     data: str = "regenerated"
     seed: int = 0
     variant: str = ""
+    block: int | None = None
+    rate: float | None = None
 
     @property
     def name(self) -> str:
         """Name of the run's folder."""
         decay = "uniform" if self.gamma is None else f"gamma{self.gamma:g}"
         kind = f"{self.kind}-{self.variant}" if self.variant else self.kind
-        return f"{kind}-{self.loss}-{decay}-{self.data}-seed{self.seed}"
+        block = "" if self.block is None else f"-block{self.block}"
+        rate = "" if self.rate is None else f"-rate{self.rate:g}"
+        return f"{kind}-{self.loss}-{decay}-{self.data}{block}{rate}-seed{self.seed}"
 
     @property
     def backbone(self) -> Recipe | None:
@@ -95,11 +101,22 @@ CONDITIONING = [
     for seed in (0, 1, 2)
     for kind, gamma, variant in group
 ]
+# Each group of a block size begins with the paper's own form, no weights.
+WEIGHTS = [
+    Recipe(kind, gamma=gamma, block=block)
+    for block in (8, 16)
+    for gamma in (None, 2.0, 4.0, 7.0)
+    for kind in ("jetspec", "dflash")
+]
+# The paper gives five rates, and its text does not say which.
+RATES = [Recipe(rate=rate) for rate in (1e-4, 3e-4, 6e-4, 1e-3, 3e-3)]
 DATA = [Recipe(data=data) for data in ("regenerated", "corpus")]
 SWEEPS = {
     "objective": OBJECTIVE,
     "causality": CAUSALITY,
     "data": DATA,
+    "weights": WEIGHTS,
+    "rates": [Recipe(), *RATES],
     "all": list(dict.fromkeys(OBJECTIVE + CAUSALITY + DATA)),
     "conditioning": CONDITIONING,
     "eagle": [Recipe("eagle3", variant=f"steps{steps}") for steps in (1, 3, 5, 7)],
@@ -120,26 +137,64 @@ _PARTS = {
     "no-head-ce": "dspark without heads, cross-entropy alone (DeepSpec's DFlash)",
 }
 _KINDS = {"jetspec": "causal", "dflash": "bidirectional"}
+
+
+def _is_plain(recipe: dict) -> bool:
+    """Whether a recipe has the scale's blocks and Muon, as those of `all` have."""
+    return recipe.get("block") is None and recipe.get("rate") is None
+
+
+def _name_weights(recipe: dict) -> str:
+    gamma = recipe["gamma"]
+    return f"{_KINDS[recipe['kind']]}, {'uniform' if gamma is None else f'gamma {gamma:g}'}"
+
+
 # Comparison: a test for the recipes that belong to it, and their label.
 COMPARISONS: dict[str, tuple[Callable[[dict], bool], Callable[[dict], str]]] = {
     "Objective (JetSpec, Table 4)": (
-        lambda r: r["kind"] == "jetspec" and r["gamma"] is None and r["data"] == "regenerated",
+        lambda r: (
+            r["kind"] == "jetspec"
+            and r["gamma"] is None
+            and r["data"] == "regenerated"
+            and _is_plain(r)
+        ),
         lambda r: {"fkl": "forward KL", "ce": "cross-entropy", "rkl": "reverse KL"}[r["loss"]],
     ),
     "Causal or bidirectional block, depth weights (JetSpec, Table 7)": (
-        lambda r: r["kind"] in _KINDS and r["loss"] == "fkl" and r["data"] == "regenerated",
         lambda r: (
-            f"{_KINDS[r['kind']]}, {'uniform' if r['gamma'] is None else 'gamma ' + format(r['gamma'], 'g')}"
+            r["kind"] in _KINDS
+            and r["loss"] == "fkl"
+            and r["data"] == "regenerated"
+            and _is_plain(r)
         ),
+        _name_weights,
+    ),
+    **{
+        f"Depth weights, blocks of {block} (JetSpec, Table 7)": (
+            lambda r, block=block: r.get("block") == block,
+            _name_weights,
+        )
+        for block in (8, 16)
+    },
+    "Learning rates (JetSpec, Table 3)": (
+        lambda r: r["kind"] == "jetspec" and r.get("rate") is not None,
+        lambda r: f"AdamW, {r['rate']:g}",
     ),
     "Training text (JetSpec, Table 6)": (
         lambda r: (
-            r["kind"] == "jetspec" and r["loss"] == "fkl" and r["gamma"] is None and r["seed"] == 0
+            r["kind"] == "jetspec"
+            and r["loss"] == "fkl"
+            and r["gamma"] is None
+            and r["seed"] == 0
+            and _is_plain(r)
         ),
         lambda r: {"regenerated": "the target's own text", "corpus": "corpus text"}[r["data"]],
     ),
     "Nodes conditioned on their branch (DSpark and its parts)": (
-        lambda r: r["kind"] == "dspark" or r["gamma"] == 4.0 or r["variant"] == "steps7",
+        lambda r: (
+            _is_plain(r)
+            and (r["kind"] == "dspark" or r["gamma"] == 4.0 or r["variant"] == "steps7")
+        ),
         lambda r: _PARTS.get(r["variant"], r["kind"]),
     ),
     "Steps of training-time test (EAGLE-3)": (
@@ -176,12 +231,19 @@ _TREES = {
 }
 
 
-def list_measurements(kind: str, block_size: int) -> dict[str, dict[str, Any]]:
-    """List options of `jaxspec.decode` by the name of the measurement."""
+def list_measurements(
+    kind: str, block_size: int, as_published: bool = False
+) -> dict[str, dict[str, Any]]:
+    """List options of `jaxspec.decode` by the name of the measurement.
+
+    Args:
+      as_published: take JetSpec's trees seven wide, as its code does.
+    """
     chain = {f"chain@{block_size}": {"builder": "chain", "budget": block_size}}
+    blocks = _BLOCK_TREES | ({"expand": "expand/w7"} if as_published else {})
     return chain | {
         f"{name}@{rows}": {"builder": builder, "budget": rows}
-        for name, builder in _TREES.get(kind, _BLOCK_TREES).items()
+        for name, builder in _TREES.get(kind, blocks).items()
         for rows in BUDGETS
     }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.training.pairs import paired_tables
-from benchmarks.training.recipes import COMPARISONS
+from benchmarks.training.recipes import COMPARISONS, Recipe
 from jaxspec.io.files.atomic import write_text
 from training.run.metrics import read_metrics
 
@@ -111,11 +111,9 @@ def _plot(out: Path, results: Sequence[dict]) -> None:
 
     curves: dict[str, list[np.ndarray]] = {}
     for result in results:
-        recipe = result["recipe"]
-        decay = "uniform" if recipe["gamma"] is None else f"gamma{recipe['gamma']:g}"
-        kind = "-".join(filter(None, (recipe["kind"], recipe.get("variant"))))
-        run = f"{kind}-{recipe['loss']}-{decay}-{recipe['data']}"
-        metrics = read_metrics(out / f"{run}-seed{recipe['seed']}" / "metrics.jsonl")
+        name = Recipe(**result["recipe"]).name
+        run = name.rpartition("-seed")[0]
+        metrics = read_metrics(out / name / "metrics.jsonl")
         points = [
             (record["step"], record["tau_mean"]) for record in metrics if "tau_mean" in record
         ]

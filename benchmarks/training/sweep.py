@@ -6,7 +6,9 @@
 Run the same command again to continue after an interruption: finished recipes are kept, and an
 unfinished one continues from its last checkpoint. The comparisons follow JetSpec's tables:
 `objective` (Table 4), `causality` (Table 7) and `data` (Table 6); `all` is these three. Each shows
-acceptance during training. `eagle` compares numbers of EAGLE-3's test-time steps, `specblock`
+acceptance during training. `weights` (Table 7 with more weights, blocks of 8 and 16) and `rates`
+(Table 3, AdamW instead of Muon) are longer; with `--as-published` all of these score paths by raw
+probabilities and measure JetSpec's trees seven wide. `eagle` compares numbers of EAGLE-3's test-time steps, `specblock`
 ablates SpecBlock's components, with figures of the rank head and of single slots, and
 `conditioning` compares DSpark, whole and in parts, with the drafters of one distribution a depth.
 """
@@ -69,6 +71,9 @@ class SweepOptions:
       sampled: further temperatures at which acceptance is measured after the training, of whole
         drafters; parts of DSpark are compared at temperature 0.
       cache: keep the target's states of all texts on disk, so that runs need not recompute them.
+      as_published: score paths by the drafter's raw probabilities (JetSpec, equation 10), and
+        measure its trees seven wide as in its code, instead of as this library does by default.
+      seeds: run every recipe once with each of these seeds; none takes the comparison's own.
     """
 
     name: Annotated[Literal[*SWEEPS], tyro.conf.Positional]
@@ -81,10 +86,19 @@ class SweepOptions:
     temperatures: tuple[float, ...] = (0.0, 0.0, 0.7, 1.0)
     sampled: tuple[float, ...] = ()
     cache: bool = True
+    as_published: bool = False
+    seeds: tuple[int, ...] = ()
+
+    def recipes(self) -> list[Recipe]:
+        """List the recipes of the comparison, seed by seed."""
+        chosen = SWEEPS[self.name]
+        again = (dataclasses.replace(one, seed=seed) for seed in self.seeds for one in chosen)
+        return list(dict.fromkeys(again)) if self.seeds else list(chosen)
 
 
 def make_drafter_options(recipe: Recipe, options: SweepOptions, scale: Scale) -> DrafterOptions:
     """Return the trainer's options for `recipe`."""
+    scale = _own_scale(recipe, scale)
     data = {
         "regenerated": DataOptions((options.out / "regenerated.jsonl",), scale.length),
         # At most as many rows as the target's texts fill, so that both are read equally often.
@@ -108,7 +122,9 @@ def make_drafter_options(recipe: Recipe, options: SweepOptions, scale: Scale) ->
         model=_model(recipe, options, scale),
         loss=LossOptions(recipe.loss, gamma=recipe.gamma),
         method=make_options() | (VARIANTS[recipe.variant][1] if recipe.variant else {}),
-        optimizer=OptimizerOptions("muon"),
+        optimizer=OptimizerOptions("muon")
+        if recipe.rate is None
+        else OptimizerOptions("adamw", rate=recipe.rate, betas=(0.9, 0.999)),
         eval=EvalOptions(options.prompts, limit=scale.prompts, max_new_tokens=scale.max_new_tokens),
         batch=scale.batch,
         anchors=scale.anchors,
@@ -116,6 +132,11 @@ def make_drafter_options(recipe: Recipe, options: SweepOptions, scale: Scale) ->
         seed=recipe.seed,
         init=None if backbone is None else options.out / backbone.name / "drafter",
     )
+
+
+def _own_scale(recipe: Recipe, scale: Scale) -> Scale:
+    """Return the scale with the recipe's block size."""
+    return scale if recipe.block is None else dataclasses.replace(scale, block_size=recipe.block)
 
 
 def _model(recipe: Recipe, options: SweepOptions, scale: Scale) -> ModelOptions:
@@ -127,7 +148,7 @@ def _model(recipe: Recipe, options: SweepOptions, scale: Scale) -> ModelOptions:
         scale.block_size,
         scale.num_layers,
         options.feature_layers,
-        score_temperature=SCORING,
+        score_temperature=(1.0, 1.0) if options.as_published else SCORING,
         zero_residual=True,
     )
 
@@ -158,6 +179,7 @@ def run_recipe(recipe: Recipe, options: SweepOptions, scale: Scale) -> dict:
         "prompts": options.prompts.name,
         "scale": dataclasses.asdict(scale),
     } | ({"sampled": list(options.sampled)} if options.sampled else {})
+    settings |= {"as_published": True} if options.as_published else {}
     if found.is_file():
         kept = json.loads(found.read_text())
         check_made_with(found, kept.get("settings", {}), settings)
@@ -167,6 +189,7 @@ def run_recipe(recipe: Recipe, options: SweepOptions, scale: Scale) -> dict:
     trained = time.monotonic()
     tokenizer = load_tokenizer(bundle.spec.tokenizer) if bundle.spec.tokenizer else None
     prompts = read_prompts(options.prompts, tokenizer, limit=scale.prompts)
+    block = _own_scale(recipe, scale).block_size
     counts = {
         name if temperature == 0 else f"{name}, T={temperature:g}": count_rounds(
             bundle,
@@ -177,7 +200,7 @@ def run_recipe(recipe: Recipe, options: SweepOptions, scale: Scale) -> dict:
             **method,
         )
         for temperature in (0.0, *(() if recipe.variant in PARTS else options.sampled))
-        for name, method in list_measurements(recipe.kind, scale.block_size).items()
+        for name, method in list_measurements(recipe.kind, block, options.as_published).items()
     }
     result = {
         "recipe": dataclasses.asdict(recipe),
@@ -211,9 +234,9 @@ def main(options: SweepOptions) -> None:
         max_new_tokens=scale.length * 5 // 8,
     )
     regenerate(text)
-    results = []
-    for number, recipe in enumerate(SWEEPS[options.name], 1):
-        print(f"{number} of {len(SWEEPS[options.name])}: {recipe.name}", flush=True)
+    results, recipes = [], options.recipes()
+    for number, recipe in enumerate(recipes, 1):
+        print(f"{number} of {len(recipes)}: {recipe.name}", flush=True)
         results.append(run_recipe(recipe, options, scale))
         # A run compiles dozens of programs, and a process that keeps those of several runs reaches
         # the limit of its memory maps (65,530 on Linux), at which XLA crashes.

@@ -6,7 +6,7 @@ from jaxspec.builders import make_builder
 from jaxspec.call.options import Sampling, Speculation
 from jaxspec.core.params import Spec
 from jaxspec.core.sampling.settings import SamplingValues
-from jaxspec.drafters.registry import record_of
+from jaxspec.drafters.registry import default_builder, record_of
 from jaxspec.drafters.sizes import choose_depth
 from jaxspec.policies.protocol import Policy
 from jaxspec.round.plan import DecodeConfig
@@ -48,7 +48,7 @@ def resolve_config(
     config = DecodeConfig(
         drafter=drafter,
         sampling=drawn,
-        builder=make_builder(given.builder or record_of(own).default_builder),
+        builder=make_builder(given.builder or default_builder(own)),
         budget=BUDGET if given.budget is None else given.budget,
         depth=choose_depth(own, drafter, depth=given.depth, block_size=given.block_size),
         acceptance=given.acceptance,

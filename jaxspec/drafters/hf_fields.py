@@ -30,6 +30,7 @@ def own_fields(
         "feature_layers": list(config.feature_layers),
         "num_target_layers": num_target_layers,
         "score_temperature": list(config.score_temperature),
+        **({"builder": config.builder} if getattr(config, "builder", "") else {}),
         **(provenance or Provenance()).to_hf(),
     }
 
@@ -124,6 +125,14 @@ def score_temperature(hf: dict) -> tuple[float, float]:
             f"config.json: jaxspec.score_temperature is {value!r}, and must be one or two numbers above 0"
         )
     return float(pair[0]), float(pair[1])
+
+
+def read_builder(hf: dict) -> str:
+    """Read the builder of calls that name none, which this library writes; empty: not stated."""
+    found = (hf.get("jaxspec") or {}).get("builder", "")
+    if not isinstance(found, str):
+        raise ValueError(f"config.json: jaxspec.builder is {found!r}, and must be a spelling")
+    return found
 
 
 def check_fits(drafter: Any, target: TargetConfig, *, final_norm: bool = False) -> Any:

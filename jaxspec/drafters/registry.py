@@ -82,6 +82,11 @@ def record_of(config: Any) -> DrafterRecord:
     raise ValueError(f"drafters {names} both own this config: let `owns` of one of them refuse it")
 
 
+def default_builder(config: Any) -> str:
+    """Return the builder of calls that name none: that of the drafter's files, or of its record."""
+    return getattr(config, "builder", "") or record_of(config).default_builder
+
+
 @functools.lru_cache(maxsize=256)
 def make_drafter(config: Any) -> Drafter:
     """Return the bundle of functions of `config`; equal configs get the identical bundle."""

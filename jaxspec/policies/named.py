@@ -32,10 +32,14 @@ def make_named(
     if found is not None:
         (make, by_costs, _), argument = found
         return make(*((costs(),) if by_costs else ()), *((argument,) if argument else ()))
-    folder = Path(name).expanduser()
-    if (folder / HEADER).is_file():
-        return load_policy(folder, about=about)
-    raise ValueError(
-        f"unknown policy {name!r}: {choose_one(name, policy_forms())}, "
-        "or give the folder of a saved one"
-    )
+    check_policy(name)
+    return load_policy(Path(name).expanduser(), about=about)
+
+
+def check_policy(name: str) -> None:
+    """Raise a ValueError unless `name` is a policy's name or the folder of a saved one."""
+    if find_named(name) is None and not (Path(name).expanduser() / HEADER).is_file():
+        raise ValueError(
+            f"unknown policy {name!r}: {choose_one(name, policy_forms())}, "
+            "or give the folder of a saved one"
+        )

@@ -14,7 +14,7 @@ from jaxspec.core.sampling.settings import SamplingSpec
 from jaxspec.drafters.base import Drafter
 from jaxspec.drafters.prompt_lookup.mixture import mix_lookup
 from jaxspec.drafters.record import DrafterRecord
-from jaxspec.drafters.registry import make_drafter, record_of
+from jaxspec.drafters.registry import default_builder, make_drafter, record_of
 from jaxspec.policies.protocol import Functions, PolicyConfig, RoundShape
 from jaxspec.round.sizes import powers_of_two
 from jaxspec.targets.transformer import Transformer
@@ -119,7 +119,7 @@ def make_plan(spec: Spec, config: DecodeConfig) -> Plan:
     if config.depth is not None:
         drafter_config = record.resize(drafter_config, config.depth)
     drafter = _make_drafter(config, drafter_config)
-    builder = config.builder or parse_builder(record.default_builder)
+    builder = config.builder or parse_builder(default_builder(drafter_config))
     growth = _bind(builder, config, record, drafter_config, drafter)
     if config.acceptance == "rejection":
         _check_rejection(config, builder, growth)

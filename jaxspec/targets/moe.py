@@ -58,7 +58,64 @@ class SparseMLP(nn.Module):
             default=functools.partial(mix_experts, tiles_per_step=16),
         )
         arrays = gate_up.values, down.values, scale_of(gate_up), scale_of(down)
-        return mix(rows, expert, weight.astype(x.dtype), *arrays).reshape(x.shape)
+        return mix_with_gradient(mix, rows, expert, weight.astype(x.dtype), *arrays).reshape(
+            x.shape
+        )
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def mix_with_gradient(mix, rows, expert, weight, gate_up, down, gate_up_scale, down_scale):
+    """Call `mix`, one of the ways to compute `mix_experts`, so that it can be differentiated.
+
+    Every way loops over as many tiles as are in use, and loops of unknown length have no
+    reverse-mode derivative of their own. The gradient is of `rows`, `weight` and both kernels.
+
+    Raises:
+      ValueError: the experts' weights are quantised, and the gradient is asked for.
+    """
+    return mix(rows, expert, weight, gate_up, down, gate_up_scale, down_scale)
+
+
+def _mix_forward(mix, rows, expert, weight, gate_up, down, gate_up_scale, down_scale):
+    if gate_up_scale is not None or down_scale is not None:
+        raise ValueError("experts with quantised weights cannot be trained: load full weights")
+    return mix(rows, expert, weight, gate_up, down), (rows, expert, weight, gate_up, down)
+
+
+def _mix_backward(mix, kept, wanted: jax.Array):
+    """Compute the gradient tile by tile, as `mix_experts` computes the result."""
+    rows, expert, weight, gate_up, down = kept
+    pairs, order, tile_expert, tiles = _tiles(expert, gate_up.shape[0], 1)
+    width, last = rows.shape[1], expert.size - 1
+
+    def tile(x, weight, gate_up, down):
+        gate, up = jnp.split(x @ gate_up, 2, axis=-1)
+        return weight[:, None] * ((nn.silu(gate) * up) @ down)
+
+    def step(i, sums):
+        used, which = pairs[i] >= 0, tile_expert[i]
+        pair = jnp.where(used, order[jnp.maximum(pairs[i], 0)], last)
+        row, shown = pair // expert.shape[1], jnp.where(used, pair, expert.size)
+        inputs = rows[row], weight.reshape(-1)[pair], gate_up[which], down[which]
+        # An empty slot's part of the result is wanted nowhere, so it adds nothing.
+        of_rows, of_weight, *of_kernels = jax.vjp(tile, *inputs)[1](
+            jnp.where(used[:, None], wanted[row], 0)
+        )
+        kernels = [
+            jax.lax.dynamic_update_index_in_dim(total, total[which] + one, which, 0)
+            for total, one in zip(sums[2:], of_kernels, strict=True)
+        ]
+        by_pair = sums[0].at[shown].set(of_rows, mode="drop")
+        return by_pair, sums[1].at[shown].set(of_weight, mode="drop"), *kernels
+
+    begun = jnp.zeros((expert.size, width), rows.dtype), jnp.zeros(expert.size, weight.dtype)
+    begun += (jnp.zeros_like(gate_up), jnp.zeros_like(down))
+    by_pair, of_weight, *kernels = jax.lax.fori_loop(0, tiles, step, begun)
+    of_rows = by_pair.reshape(*expert.shape, width).sum(1)
+    return of_rows, None, of_weight.reshape(expert.shape), *kernels, None, None
+
+
+mix_with_gradient.defvjp(_mix_forward, _mix_backward)
 
 
 def mix_experts(
@@ -68,9 +125,7 @@ def mix_experts(
 
     This serves where `pallas_kernels.experts` does not run. On CPUs and GPUs, `jax.lax.ragged_dot`
     multiplies every row by every expert and masks. Here the (row, choice) pairs are sorted by
-    expert and cut into tiles of one expert each, and a loop runs over the tiles in use. A loop of
-    unknown length has no reverse-mode derivative, so this serves decoding and feature extraction,
-    not training of the target.
+    expert and cut into tiles of one expert each, and a loop runs over the tiles in use.
 
     Args:
       rows: [R, E].

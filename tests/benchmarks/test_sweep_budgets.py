@@ -320,6 +320,7 @@ def test_a_sweep(monkeypatch, tmp_path):
         "describe_environment",
         lambda params: {"device": {"kind": "cpu", "cpus": 2}, "versions": {"jax": "0"}},
     )
+    monkeypatch.setattr(module, "plan_rounds", lambda *_: SimpleNamespace(longest=5))
     report = module.sweep_budgets(
         None, PROMPTS, FAMILY, temperatures=(0.0, 1.0), repeats=2, options={"seed": 5}
     ) | {"dtype": "float32"}
@@ -346,6 +347,9 @@ def test_a_sweep(monkeypatch, tmp_path):
     }
     assert one["table"]["widths"] == [1, 4] and json.dumps(report)
     text = render_sweep(report)
+    # Drafting of 1, four drafted tokens, verification of 1 and 2: c is 1 / 4 and 1 / 8.
+    costs = text.partition("c = T_draft")[2].splitlines()
+    assert [costs[2].split(), costs[3].split()] == [["1", "4", "0.250"], ["4", "4", "0.125"]]
     for part in (
         "scrambled (seed 3)",
         "=== temperature 1",

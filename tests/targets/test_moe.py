@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.targets.moe import mix_experts
+from jaxspec.targets.moe import mix_experts, mix_with_gradient
 
 
 def plain(rows, expert, weight, gate_up, down):
@@ -54,3 +54,38 @@ def test_only_the_chosen_experts_are_touched():
             *map(jnp.asarray, (x, expert, weight, gate_up, down)), tiles_per_step=tiles_per_step
         )
         assert np.isfinite(out).all()
+
+
+def test_gradient_is_that_of_the_plain_sum():
+    """Of rows, weights of choices and kernels, in tiles with empty slots and an unused expert."""
+    rows, expert, weight, gate_up, down = arrays(37, 8, 3, False)
+    expert[expert == 5] = 8  # counts nothing: another device's, here nobody's
+    wanted = np.random.default_rng(0).normal(size=rows.shape).astype(np.float32)
+    mix = functools.partial(mix_experts, tiles_per_step=16)
+
+    def dense(rows, weight, gate_up, down):
+        shares = (jax.nn.one_hot(expert, 8) * weight[..., None]).sum(1)  # [R, X]
+        gate, up = jnp.split(jnp.einsum("re,xef->rxf", rows, gate_up), 2, -1)
+        return jnp.einsum("rx,rxf,xfe->re", shares, jax.nn.silu(gate) * up, down)
+
+    def tiled(rows, weight, gate_up, down):
+        return mix_with_gradient(mix, rows, expert, weight, gate_up, down, None, None)
+
+    found, expected = (
+        jax.jit(jax.grad(lambda *x, f=f: (f(*x) * wanted).sum(), argnums=(0, 1, 2, 3)))(
+            rows, weight, gate_up, down
+        )
+        for f in (tiled, dense)
+    )
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=2e-3)
+
+
+def test_quantised_experts_are_not_trained():
+    rows, expert, weight, gate_up, down = arrays(3, 8, 2, False)
+    ones = np.ones((8, 24), np.float32), np.ones((8, 16), np.float32)
+    mix = functools.partial(mix_experts, tiles_per_step=1)
+    with pytest.raises(ValueError, match="load full weights"):
+        jax.grad(lambda x: mix_with_gradient(mix, x, expert, weight, gate_up, down, *ones).sum())(
+            rows
+        )

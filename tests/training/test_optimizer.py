@@ -59,14 +59,19 @@ def test_gradients_are_clipped_to_their_global_norm():
 
 
 def test_muon_takes_hidden_kernels_only():
-    axes = find_matrix_axes(PARAMS | {"out": {"kernel": jnp.ones((2, 2))}}, outputs=("out",))
+    more = {"out": {"kernel": jnp.ones((2, 2))}, "mlp": {"gate_up": jnp.ones((3, 2, 4))}}
+    axes = find_matrix_axes(PARAMS | more, outputs=("out",))
+    assert axes["mlp"]["gate_up"] == (1, 2)  # [experts, in, out]
     assert axes["out"]["kernel"] is None  # it gives logits
     assert axes["layer"]["o"]["kernel"] is not None
     assert axes["embedding"] is None and axes["layer"]["norm"]["scale"] is None
 
 
 def test_layers_start_as_the_identity():
-    zeroed = zero_residual(PARAMS)
+    zeroed = zero_residual(
+        PARAMS | {"mlp": {name: jnp.ones((3, 2, 2)) for name in ("gate_up", "down")}}
+    )
+    assert zeroed["mlp"]["gate_up"].all() and not zeroed["mlp"]["down"].any()
     assert not zeroed["layer"]["o"]["kernel"].any() and zeroed["layer"]["norm"]["scale"].all()
 
 

@@ -10,6 +10,7 @@ import pytest
 import training_toys as toys
 
 import jaxspec
+from jaxspec.core.config import MoEConfig
 from jaxspec.zoo.drafters import training_costs
 from training import export, regenerate, tokenizer, train_drafter, train_target
 from training.acceptance import EvalOptions
@@ -52,6 +53,22 @@ def test_exported_model_loads_and_decodes_losslessly(made):
         for m in ("ar", "jetspec")
     ]
     np.testing.assert_array_equal(*texts)
+
+
+@pytest.mark.thorough
+def test_a_mixture_of_experts_is_trained_and_exported(made, tmp_path):
+    data, words = made / "corpus.jsonl.gz", made / "words"
+    options = toys.target_options(data, words, tmp_path / "run", steps=3)
+    sizes = {"num_experts": 4, "experts_per_token": 2, "expert_ffn_size": 8}
+    with pytest.raises(ValueError, match="and expert_ffn_size"):
+        dataclasses.replace(options, num_experts=4).target_config(10)
+    train_target.main(dataclasses.replace(options, **sizes))
+    export.main(export.ExportOptions(tmp_path / "run", words, tmp_path / "model"))
+    params = jaxspec.load(tmp_path / "model", dtype="float32")
+    assert params.spec.target.moe == MoEConfig(4, 2, 8, normalize_weights=True)
+    first = train_target.init_target(params.spec.target, 0)["params"]["layers_1"]["mlp"]
+    trained = params.target["params"]["layers_1"]["mlp"]
+    assert all(np.abs(trained[name] - first[name]).max() > 1e-4 for name in ("gate_up", "router"))
 
 
 @pytest.mark.thorough
@@ -168,6 +185,25 @@ def test_presets_fill_the_command_line(name, tmp_path):
     options = train_drafter.parse_options(arguments)
     assert options.model.num_layers == 3 and options.target == list_presets()[name].target
     assert options.data.files == (Path("a.jsonl"),) and options.loop.run == Path("run")
+
+
+def test_jetspecs_own_recipe_differs_from_the_default():
+    """No depth weights, raw probabilities, blocks of 16, trees seven wide, AdamW; else the same."""
+    for name in ("jetspec", "smollm2-jetspec"):
+        plain, paper = (list_presets()[one] for one in (name, f"{name}-paper"))
+        model, loss, optimizer, loop = paper.parts(Path())
+        assert (model.score_temperature, model.block_size, model.builder) == (
+            (1.0, 1.0),
+            16,
+            "expand/w7",
+        )
+        assert loss.gamma is None and loss.kind == "fkl" and optimizer.name == "adamw"
+        assert plain.parts(Path())[1].gamma == 4.0
+        assert (paper.target, paper.length, loop.steps) == (
+            plain.target,
+            plain.length,
+            plain.loop["steps"],
+        )
 
 
 def test_misspelt_options_fail_with_a_suggestion(capsys):

@@ -11,10 +11,14 @@ from .presets import (
     LLAMA31_MASK,
     QWEN3_36_LAYERS,
     QWEN3_MASK,
+    as_jetspec_paper,
     make_large_preset,
     make_mini_preset,
     make_smollm2_preset,
 )
+
+_MINI = make_mini_preset("jetspec", gamma=4.0)
+_SMOLLM2 = make_smollm2_preset("jetspec", dict(block_size=8, num_layers=2))
 
 JETSPEC = dataclasses.replace(
     DFLASH,
@@ -22,8 +26,10 @@ JETSPEC = dataclasses.replace(
     what="A JetSpec causal parallel head",
     config=functools.partial(make_block_config, causal=True),
     presets={
-        "jetspec": make_mini_preset("jetspec", gamma=4.0),
-        "smollm2-jetspec": make_smollm2_preset("jetspec", dict(block_size=8, num_layers=2)),
+        "jetspec": _MINI,
+        "jetspec-paper": as_jetspec_paper(_MINI),
+        "smollm2-jetspec": _SMOLLM2,
+        "smollm2-jetspec-paper": as_jetspec_paper(_SMOLLM2),
         "jetspec-qwen3-4b": make_large_preset(
             "Qwen/Qwen3-4B", "jetspec", QWEN3_36_LAYERS, QWEN3_MASK, kind="fkl"
         ),

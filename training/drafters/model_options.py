@@ -32,6 +32,8 @@ class ModelOptions:
       score_temperature: how decoding scores paths, greedily and with sampling, see
         `jaxspec.core.config.DrafterConfig`. Values below 1 suit drafters trained partly on sampled
         text, which are less confident of greedy text than they should be.
+      builder: builder of calls that name none, which a block drafter's files keep, such as
+        `expand/w7`; None for the method's.
       draft_vocab: number of tokens that can be drafted, the most frequent ones of the data; None
         for all of the target's. Other engines read such a `dflash` drafter in the speculators
         schema, and cannot read such a `jetspec` head.
@@ -68,6 +70,7 @@ class ModelOptions:
     ffn_size: int | None = None
     mask_token: int | None = None
     score_temperature: tuple[float, float] = (1.0, 1.0)
+    builder: str | None = None
     zero_residual: bool = False
     draft_vocab: int | None = None
     slots: int | None = None

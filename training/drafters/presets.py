@@ -111,6 +111,26 @@ def make_smollm2_preset(
     )
 
 
+def as_jetspec_paper(preset: DrafterPreset) -> DrafterPreset:
+    """Change a preset to JetSpec's published recipe (section 4); its sizes stay the model's.
+
+    Blocks of 16, no depth weights, paths scored by the drafter's raw probabilities (equation 10),
+    the tree of algorithm 1 seven wide as in the released code, and SpecForge's AdamW instead of
+    Muon, since the paper gives no learning rate.
+    """
+    model = dict(block_size=16, score_temperature=(1.0, 1.0), builder="expand/w7")
+    steps = preset.loop["steps"]
+    adamw = dict(
+        name="adamw", rate=6e-4, warmup=steps // 25, betas=(0.9, 0.999), weight_decay=0.0, clip=1.0
+    )
+    return dataclasses.replace(
+        preset,
+        model=preset.model | model | dict(zero_residual=False),
+        loss=preset.loss | dict(gamma=None),
+        optimizer=adamw,
+    )
+
+
 def make_large_preset(
     target: str,
     drafter: str,

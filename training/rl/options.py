@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from jaxspec.builders import Builder, dynamic, make_builder
-from jaxspec.drafters.registry import record_of
+from jaxspec.drafters.registry import default_builder
 
 from ..policies.options import ModelsToLoad, PromptsToAnswer
 
@@ -44,7 +44,7 @@ class TextOptions(RoundOptions, PromptsToAnswer):
 
 def builder_of(params, options: RoundOptions) -> Builder:
     """Return the builder of the rounds."""
-    default = record_of(params.spec.drafter(options.drafter)).default_builder
+    default = default_builder(params.spec.drafter(options.drafter))
     builder = make_builder(options.builder or default)
     return dynamic(options.width) if builder == dynamic() else builder
 

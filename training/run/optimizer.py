@@ -10,6 +10,9 @@ import jax.numpy as jnp
 import optax
 from optax.contrib import MuonDimensionNumbers, muon
 
+# Kernels [X, in, out] of a layer's experts, see `jaxspec.targets.moe`; the second gives its result.
+EXPERTS = ("['gate_up']", "['down']")
+
 
 @dataclasses.dataclass
 class OptimizerOptions:
@@ -87,7 +90,8 @@ def make_optimizer(
 
 
 def find_matrix_axes(params, outputs: tuple[str, ...] = ()):
-    """Return `MuonDimensionNumbers` for hidden kernels [in, out]; None for other parameters.
+    """Return `MuonDimensionNumbers` for hidden kernels [in, out], also of experts [X, in, out];
+    None for other parameters.
 
     Kernels of the modules `outputs` give logits, and are no hidden ones.
     """
@@ -95,6 +99,8 @@ def find_matrix_axes(params, outputs: tuple[str, ...] = ()):
     def axes(path, leaf):
         name = jax.tree_util.keystr(path[-1:])
         hidden = not any(getattr(key, "key", None) in outputs for key in path)
+        if leaf.ndim == 3 and name in EXPERTS:
+            return MuonDimensionNumbers(1, 2)
         return (
             MuonDimensionNumbers(0, 1) if leaf.ndim == 2 and "kernel" in name and hidden else None
         )
@@ -108,6 +114,7 @@ def zero_residual(params):
 
     def start(path, leaf):
         names = jax.tree_util.keystr(path)
-        return jnp.zeros_like(leaf) if any(name in names for name in zeroed) else leaf
+        experts = leaf.ndim == 3 and names.endswith(EXPERTS[1])
+        return jnp.zeros_like(leaf) if experts or any(name in names for name in zeroed) else leaf
 
     return jax.tree_util.tree_map_with_path(start, params)

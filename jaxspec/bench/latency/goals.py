@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxspec.costs.expected_speed import draft_cost
+
 # One piece's records by (context, width): {piece: record}.
 Cell = dict[str, dict[str, Any]]
 # Work of the models themselves; the rest of a round is overhead.
@@ -19,6 +21,15 @@ def measure_round_overhead(cell: Cell) -> float | None:
     """
     ratio = compare_piece(cell, "round", FORWARDS)
     return None if ratio is None else 100 * (ratio - 1)
+
+
+def measure_draft_cost(cell: Cell) -> tuple[int | None, float | None]:
+    """Return the longest drafted path of a cell, and c of JetSpec's equation 2, where the drafter's
+    time is that of both its forwards, `draft` and `absorb`; None if unknown.
+    """
+    depth = cell.get("draft", {}).get("depth")
+    ratio = compare_piece(cell, "verify", ("draft", "absorb"))
+    return depth, None if ratio is None else draft_cost(1.0, ratio, depth or 0)
 
 
 def compare_piece(cell: Cell, piece: str, others: Sequence[str]) -> float | None:

@@ -22,7 +22,8 @@ def make_record(
 ) -> dict[str, Any]:
     """Make the record of one figure.
 
-    - `piece`, `width` (`ar`: the width that it was timed with) and `context`;
+    - `piece`, `width` (`ar`: the width that it was timed with) and `context`; `measure_latency` adds
+      `depth`, the longest drafted path;
     - `ms` (median), `quartiles`, `samples` in the order taken, `times` (repetitions per sample),
       `kernels`;
     - `bytes` and `flops`, the least that the piece must move and compute, or None if unknown; from

@@ -10,6 +10,7 @@ from jaxspec.bench.latency.goals import (
     divide_known,
     group_cells,
     list_goals,
+    measure_draft_cost,
     measure_round_overhead,
 )
 from jaxspec.bench.measure.phases import PIECES
@@ -50,7 +51,8 @@ def _head(report: dict[str, Any]) -> str:
         f"({report['device']['cpus']} host cores), jax {report['versions']['jax']}\n"
         f"tree attention: {report['attention_by']['name']} ({report['attention_by']['reason']})\n"
         f"ceilings: copy {copy / 1e9:.1f} GB/s read and written, product {product / 1e12:.2f} TFLOP/s; last cache {cache}. "
-        "Floors count each byte that must be read once; with * all of it fits into that cache, and the copy is no floor."
+        "Floors count each byte that must be read once; with * all of it fits into that cache, and the copy is no floor. "
+        "c is (draft + absorb) / (depth x verify), the cost of a drafted token."
     )
 
 
@@ -60,6 +62,8 @@ def _tabulate_rounds(report: dict[str, Any]) -> Table:
         *map(Column, ("context", "rows")),
         *(Column(f"{name} ms", fixed()) for name in ("ar", *PIECES, "round")),
         *(Column(f"{name}/ar", fixed(2)) for name in ("verify", "round")),
+        Column("depth"),
+        Column("c", fixed()),
         Column("overhead", fixed(0, "%")),
         Column("kernels", fixed(0)),
         Column("% of floor", fixed(0, "%")),
@@ -76,7 +80,12 @@ def _tabulate_rounds(report: dict[str, Any]) -> Table:
         rows.append(
             [context, width, *(ms.get(name) for name in ("ar", *PIECES, "round"))]
             + [compare_piece(cell, name, ["ar"]) for name in ("verify", "round")]
-            + [measure_round_overhead(cell), whole.get("kernels"), whole.get("percent_of_floor")]
+            + [
+                *measure_draft_cost(cell),
+                measure_round_overhead(cell),
+                whole.get("kernels"),
+                whole.get("percent_of_floor"),
+            ]
             + [speed, forced.get("tokens_per_round"), divide_known(speed, plain)]
         )
     return Table(columns, rows)

@@ -25,6 +25,7 @@ from jaxspec.bench.latency.latency_records import make_record
 from jaxspec.bench.latency.steps import count_needed_bytes, group_contexts, order_steps
 from jaxspec.bench.report.summary import describe_environment
 from jaxspec.core.params import Params
+from jaxspec.round.plan import make_plan
 from jaxspec.targets.layouts.quant import quantize_params
 from jaxspec.tuner.calibrate.ceilings import (
     CEILING_SIZES,
@@ -187,5 +188,6 @@ def _cell(
         samples = time_programs(params, (plain, *programs), caches, context, settings.repeats)
         report["records"] += [
             make_record(program, width, context, samples[program.name], report, settings)
+            | {"depth": make_plan(params.spec, program.config).longest - 1}
             for program in (plain, *programs)
         ]

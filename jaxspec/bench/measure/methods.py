@@ -10,14 +10,15 @@ from typing import Any
 from jaxspec.builders import list_names, parse_builder
 from jaxspec.core.params import WEIGHTLESS, Params, Spec
 from jaxspec.drafters.registry import record_of, records
+from jaxspec.policies.named import check_policy
 from jaxspec.policies.registry import AUTOMATIC, policy_forms
 from jaxspec.tuner.calibrate.by_rows import policy_for
 
 COUPLED = {"on": (True,), "off": (False,), "both": (True, False)}
-UNCOUPLED, LOOKUP = "/uncoupled", "/lookup"
+UNCOUPLED, LOOKUP, POLICY = "/uncoupled", "/lookup", "/policy="
 ALL_METHODS, DEFAULT_METHOD = "all", "default"
 # Settings of the method; all others are the builder's.
-SETTINGS = {"d": "depth", "b": "block_size"}
+SETTINGS = {"d": ("depth", int), "b": ("block_size", int), "t": ("score_temperature", float)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,12 +44,13 @@ def parse_methods(
       builder, score: a registered builder's name, and its score if it has one, as in `chain`,
         `best_first`, `expand+entropy` or `best_first+hybrid0.3`;
       budget: `@12`, the rows verified in a round with the root included;
-      settings: `/d6` is a `depth` of 6 (longest drafted path), `/b8` a `block_size` of 8; others
-        are the builder's, see `jaxspec.builders.parse`: `/w4` is a width of 4, as in
-        `eagle3-dynamic@12/d6/w4`. `/lookup` mixes prompt lookup in. The last setting may be a
-        policy's name, such as `/best` or `/ddd-ltd`; the budget is then the most rows that a round
-        verifies, and the option `policy` is that name, see `jaxspec.policies.named` and
-        `attach_policies`.
+      settings: `/d6` is a `depth` of 6 (longest drafted path), `/b8` a `block_size` of 8, `/t1` a
+        `score_temperature` of 1 (the drafter's raw probabilities); others are the builder's, see
+        `jaxspec.builders.parse`: `/w4` is a width of 4, as in `eagle3-dynamic@12/d6/w4`. `/lookup`
+        mixes prompt lookup in. The last setting may be a policy's name, such as `/best` or
+        `/ddd-ltd`, or `/policy=FOLDER` of a saved one; the budget is then the most rows that a
+        round verifies, and the option `policy` is the name or the folder, see
+        `jaxspec.policies.named` and `attach_policies`.
     `default` is what `jaxspec.decode` does with the automatic policy, its other options left out.
     `all` is every drafter of `spec` and every drafter without weights, such as `prompt_lookup`,
     with the builders that their records list as compared. A method that is also named separately is
@@ -143,6 +145,10 @@ def _read_options(name: str, default_budget: int) -> dict[str, Any]:
         "drafter": drafter,
         "budget": int(budget) if budget else default_budget,
     }
+    rest, saved, folder = rest.partition(POLICY)
+    if saved:
+        check_policy(folder)
+        options["policy"] = folder
     rest, _, last = rest.rpartition("/")
     policies = {form.partition(":")[0] for form in policy_forms()}
     if last.partition(":")[0] in policies:  # an argument has no slash here
@@ -152,9 +158,11 @@ def _read_options(name: str, default_budget: int) -> dict[str, Any]:
     rest, mixed = re.subn(rf"{LOOKUP}(?=/|$)", "", rest)
     if mixed:
         options["lookup"] = True
-    own = re.compile(rf"/([{''.join(SETTINGS)}])(\d+)(?=/|$)", re.ASCII)
-    for letter, number in own.findall(rest):
-        options[SETTINGS[letter]] = int(number)
+    own = re.compile(r"/(?:([db])(\d+)|(t)(\d+(?:\.\d+)?))(?=/|$)", re.ASCII)
+    for found in own.finditer(rest):
+        letter, number = filter(None, found.groups())
+        name, kind = SETTINGS[letter]
+        options[name] = kind(number)
     try:
         parsed = parse_builder(builder + (score or "") + own.sub("", rest))
     except ValueError as error:

@@ -23,8 +23,9 @@ METHODS = (
     "itself, all for every drafter with the builders that suit it, or "
     "<drafter>-<builder>[+score][@budget][/setting...][/policy]. "
     "Builders: chain, best_first, expand, beam, static, dynamic, lattice, rank_guided. "
-    "Scores: entropy, hybrid0.1. Settings: d6 (depth), b8 (block size), or one of the builder's, "
-    "such as w4 (width) or fanout=top2gap. Policies: best, bastion-paper, bastion-code. "
+    "Scores: entropy, hybrid0.1. Settings: d6 (depth), b8 (block size), t1 (score temperature), or "
+    "one of the builder's, such as w4 (width) or fanout=top2gap. Policies: best, bastion-paper, "
+    "bastion-code, policy=FOLDER. "
     "Example: eagle3-dynamic@12/d6/w4"
 )
 

@@ -7,7 +7,12 @@ from typing import Any
 
 from jaxspec.drafters.dflash.network import BlockDrafterConfig
 from jaxspec.drafters.format import About
-from jaxspec.drafters.hf_fields import draft_vocab_size, own_fields, score_temperature
+from jaxspec.drafters.hf_fields import (
+    draft_vocab_size,
+    own_fields,
+    read_builder,
+    score_temperature,
+)
 from jaxspec.targets.families.hf_fields import integer, transformer_fields, transformer_fields_to_hf
 
 ARCHITECTURE = "DFlashDraftModel"
@@ -68,6 +73,7 @@ def block_fields(hf: dict[str, Any]) -> dict[str, Any]:
         "vocab_size": vocab,
         "draft_vocab_size": draft_vocab_size(hf, vocab),
         "score_temperature": score_temperature(hf),
+        "builder": read_builder(hf),
     }
 
 

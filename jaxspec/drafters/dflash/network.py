@@ -32,6 +32,7 @@ class BlockDrafterConfig(TransformerConfig, DrafterConfig):
       causal: whether slot i attends to block slots 0..i instead of the whole block.
       sliding_window: (window, one bool per layer), or None when every layer sees the whole context.
       target_hidden_size: width of a target feature.
+      builder: builder of calls that name none, such as `expand/w7`; empty: that of its record.
     """
 
     block_size: int = 16
@@ -39,6 +40,7 @@ class BlockDrafterConfig(TransformerConfig, DrafterConfig):
     causal: bool = False
     sliding_window: tuple[int, tuple[bool, ...]] | None = None
     target_hidden_size: int = 0
+    builder: str = ""
 
     @property
     def depth(self) -> int:

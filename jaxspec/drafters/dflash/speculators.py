@@ -20,6 +20,7 @@ from jaxspec.drafters.format import About
 from jaxspec.drafters.hf_fields import (
     draft_vocab_size,
     own_fields,
+    read_builder,
     score_temperature,
     speculators_to_hf,
 )
@@ -105,6 +106,7 @@ def read_block(hf: dict[str, Any], first_id: int = 1, kind: str = TYPE) -> dict[
         "vocab_size": vocab,
         "draft_vocab_size": draft_vocab_size(hf, vocab),
         "score_temperature": score_temperature(hf),
+        "builder": read_builder(hf),
     }
 
 

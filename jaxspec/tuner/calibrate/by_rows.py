@@ -21,7 +21,7 @@ from jaxspec.core.params import Params
 from jaxspec.costs.files import load_costs, save_costs
 from jaxspec.costs.round_costs import RoundCosts, make_costs
 from jaxspec.costs.row_costs import split_rounds
-from jaxspec.drafters.registry import record_of
+from jaxspec.drafters.registry import default_builder
 from jaxspec.io.fingerprint import fingerprint
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.named import make_named
@@ -119,8 +119,7 @@ def about(params: Params, drafter: str, options: Mapping[str, Any]) -> dict[str,
 
 def _builder(params: Params, drafter: str, options: Mapping[str, Any]) -> Builder:
     """Return the builder that `options` name in any spelling, or the drafter's default."""
-    default = record_of(params.spec.drafter(drafter)).default_builder
-    return make_builder(options.get("builder") or default)
+    return make_builder(options.get("builder") or default_builder(params.spec.drafter(drafter)))
 
 
 def _target(params: Params) -> str:

@@ -17,6 +17,7 @@ from jaxspec.bench.latency import latency_options as latency_settings
 from jaxspec.bench.latency import latency_tables as latency_table
 from jaxspec.bench.latency import measure_latency as latency
 from jaxspec.bench.latency.count_kernels import count_kernels
+from jaxspec.bench.latency.goals import measure_draft_cost
 from jaxspec.bench.latency.pieces import (
     make_random_cache,
     make_request,
@@ -38,6 +39,8 @@ COLUMNS = [
     "round ms",
     "verify/ar",
     "round/ar",
+    "depth",
+    "c",
     "overhead",
 ]
 COLUMNS += ["kernels", "% of floor", "forced tok/s", "tok/round", "speed-up"]
@@ -55,6 +58,18 @@ def run(capsys, *arguments):
     status = cli.main(["bench", "latency", *(str(argument) for argument in arguments)])
     captured = capsys.readouterr()
     return status, captured.out, captured.err
+
+
+def test_the_cost_of_a_drafted_token_by_hand():
+    """Drafting takes 1 + 0.5 of 10 ms, for three tokens: c is 1.5 / 30."""
+    cell = {
+        "draft": {"samples": [1.0, 2.0], "depth": 3},
+        "absorb": {"samples": [0.5, 1.0]},
+        "verify": {"samples": [10.0, 20.0]},
+    }
+    depth, cost = measure_draft_cost(cell)
+    assert depth == 3 and cost == pytest.approx(0.05)
+    assert measure_draft_cost({"verify": cell["verify"]}) == (None, None)
 
 
 @pytest.mark.slow

@@ -9,6 +9,8 @@ from jaxspec.core.params import Spec
 from jaxspec.drafters.dflash.network import BlockDrafterConfig
 from jaxspec.drafters.eagle3.network import EagleConfig
 from jaxspec.drafters.falcon.network import FalconConfig
+from jaxspec.policies.rules.static import make_static
+from jaxspec.policies.store import save_policy
 
 SIZES = dict(hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, ffn_size=16)
 DRAFTERS = (
@@ -90,6 +92,32 @@ def test_names_carry_depth_and_widths():
             "block_size": 8,
         },
     ]
+
+
+def test_names_carry_a_score_temperature():
+    """JetSpec's published form: raw probabilities, trees seven wide."""
+    one = parse_methods("jetspec-expand@256/w7/t1,j-chain/t0.5/d3", budget=8)
+    assert one[1].options | {"coupled": None} == {
+        "drafter": "jetspec",
+        "builder": "expand/w7",
+        "budget": 256,
+        "score_temperature": 1.0,
+        "coupled": None,
+    }
+    assert (one[2].options["score_temperature"], one[2].options["depth"]) == (0.5, 3)
+
+
+def test_names_carry_the_folder_of_a_policy(tmp_path):
+    """It may hold slashes; the method's own settings come before it."""
+    folder = tmp_path / "a" / "ltd"
+    save_policy(make_static(rows=4), folder)
+    name = f"eagle3-dynamic@12/d6/w4/policy={folder}"
+    options = parse_methods(name, budget=8)[1].options
+    assert (options["policy"], options["builder"]) == (str(folder), "dynamic/w4")
+    assert (options["budget"], options["depth"]) == (12, 6)
+    assert parse_methods("e-chain/policy=best", budget=8)[1].options["policy"] == "best"
+    with pytest.raises(ValueError, match="unknown policy 'nowhere'.* or give the folder"):
+        parse_methods("e-chain/policy=nowhere", budget=8)
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,42 @@ def test_recipes_differ_only_in_what_is_compared(tmp_path):
     assert text.cache_features != one.cache_features
 
 
+def test_weights_and_rates_by_the_paper(tmp_path):
+    """Blocks of 8 and 16 with four weights each; AdamW's rates; scores of 1 and trees of width 7."""
+    options = SweepOptions(
+        "weights", tmp_path / "c", tmp_path / "p", tmp_path, as_published=True, seeds=(0, 1, 2)
+    )
+    recipes, scale = options.recipes(), SCALES["small"]
+    assert len({recipe.name for recipe in recipes}) == len(recipes) == 3 * 16
+    by_block = {block: [one for one in recipes if one.block == block] for block in (8, 16)}
+    for block, own in by_block.items():
+        assert {one.gamma for one in own} == {None, 2.0, 4.0, 7.0}
+        made = make_drafter_options(own[0], options, scale)
+        assert made.model.block_size == block and made.model.score_temperature == (1.0, 1.0)
+    assert make_drafter_options(Recipe(), SweepOptions("data", *[tmp_path] * 3), scale).model == (
+        dataclasses.replace(
+            make_drafter_options(Recipe(), options, scale).model, score_temperature=(0.4, 0.5)
+        )
+    )
+    assert list_measurements("jetspec", 8, True)["expand@64"]["builder"] == "expand/w7"
+    assert list_measurements("jetspec", 8)["expand@64"]["builder"] == "expand"
+    rated = Recipe(rate=6e-4)
+    assert rated in SWEEPS["rates"] and rated.name.endswith("-rate0.0006-seed0")
+    optimizer = make_drafter_options(rated, options, scale).optimizer
+    assert (optimizer.name, optimizer.rate) == ("adamw", 6e-4)
+    assert make_drafter_options(Recipe(), options, scale).optimizer.name == "muon"
+    mixed = results_of([Recipe(), by_block[16][0], rated], [1.0, 2.0, 3.0])
+    for result, recipe in zip(mixed, [Recipe(), by_block[16][0], rated], strict=True):
+        result["recipe"] = dataclasses.asdict(recipe)
+    assert list(collect_comparison("Objective (JetSpec, Table 4)", mixed)) == ["forward KL"]
+    found = collect_comparison("Learning rates (JetSpec, Table 3)", mixed)
+    assert {label: by["chain@8"][0]["mean"] for label, by in found.items()} == {
+        "AdamW, 0.0006": 3.0
+    }
+    title = "Depth weights, blocks of 16 (JetSpec, Table 7)"
+    assert list(collect_comparison(title, mixed)) == ["causal, uniform"]
+
+
 def test_report_averages_seeds_and_draws_the_curves(tmp_path):
     recipes = [Recipe(loss=loss, seed=seed) for loss in ("fkl", "rkl") for seed in (0, 1)]
     for recipe in recipes:

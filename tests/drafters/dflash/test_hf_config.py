@@ -16,6 +16,7 @@ from jaxspec.drafters.dflash.hf_config import (
 )
 from jaxspec.drafters.format import About
 from jaxspec.drafters.hf_fields import check_fits
+from jaxspec.drafters.registry import default_builder
 
 # z-lab/Qwen3-8B-DFlash-b16, as published.
 DFLASH = {
@@ -51,6 +52,19 @@ QWEN3_8B = TargetConfig(
 
 def with_own(**changes):
     return DFLASH | {"dflash_config": DFLASH["dflash_config"] | changes}
+
+
+def test_the_builder_of_its_calls_is_kept():
+    """What a drafter was made for: JetSpec's files may name its trees seven wide."""
+    config = dataclasses.replace(drafter_config(DFLASH), causal=True, builder="expand/w7")
+    assert default_builder(config) == "expand/w7"
+    written = drafter_config_to_hf(config, About(36, 40960))
+    assert drafter_config(json.loads(json.dumps(written))) == config
+    plain = dataclasses.replace(config, builder="")
+    assert default_builder(plain) == "best_first"
+    assert "builder" not in drafter_config_to_hf(plain, About(36, 40960))["jaxspec"]
+    with pytest.raises(ValueError, match="jaxspec.builder is 7"):
+        drafter_config(written | {"jaxspec": {"builder": 7}})
 
 
 def test_published_dflash():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
+from jaxspec.builders import make_builder
 from jaxspec.core.cache import filled
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.dflash.hf_config import default_feature_layers
@@ -66,6 +67,7 @@ def make_block_config(
         vocab_size=target.vocab_size,
         draft_vocab_size=options.draft_vocab,
         score_temperature=options.score_temperature,
+        builder="" if options.builder is None else str(make_builder(options.builder)),
     )
     check_fits(config, target)
     return config
