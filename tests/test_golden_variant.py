@@ -16,6 +16,7 @@ FILES = (
     "drafters/test_golden_forward.py",
     "drafters/medusa/test_medusa.py",
     "drafters/eagle3/test_eagle.py",
+    "drafters/griffin/test_golden.py",
 )
 
 

@@ -3,26 +3,42 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.format import About, Format
 from jaxspec.drafters.registry import record_of, records
+from jaxspec.io.files.torch_files import open_weights
+from jaxspec.io.weights.config_entries import read_entries
 
 
-def read_config(hf: dict[str, Any]) -> Any:
+def find_config(directory: str | os.PathLike) -> Any:
+    """Find whose files a directory holds, and read the drafter's config; see `read_config`."""
+    hf = read_entries(Path(directory) / "config.json")
+    return read_config(hf, lambda: open_weights(directory))
+
+
+def read_config(hf: dict[str, Any], list_names: Callable[[], Collection[str]] = tuple) -> Any:
     """Read the config of the drafter that a config.json describes, as far as the file states it.
 
     Formats that were registered last are tried first.
+
+    Args:
+      hf: the entries of config.json.
+      list_names: lists the names of the tensors beside it; called only if they decide.
 
     Raises:
       ValueError: no registered drafter has this architecture, or its entries cannot be read.
     """
     readable = [record for record in records() if record.files is not None]
     for record in reversed(readable):
-        if record.files.matches(hf):
-            return record.files.config_from_hf(hf)
+        files = record.files
+        if files.matches(hf):
+            return files.config_from_hf(hf)
+        if files.identify and (config := files.identify(hf, list_names)) is not None:
+            return config
     named = (hf.get("architectures") or [None])[0]
     raise ValueError(
         f"unknown drafter architecture {named!r} (model_type {hf.get('model_type')!r}); supported: "

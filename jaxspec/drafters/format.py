@@ -72,6 +72,9 @@ class Format:
       read: (directory, config, dtype) -> variables, see `jaxspec.drafters.base`.
       check: (directory, config) -> None; raises what `read` would, without reading weights.
       write: (directory, config, variables, About) -> None.
+      identify: (config.json, function that lists the names of tensors) -> config of files that
+        `matches` does not know, because their config.json could be another drafter's; None: they
+        are not this drafter's. It lists names only if config.json allows for it.
       recognise: (config.json, names of tensors) -> whether `jaxspec inspect` calls it this drafter;
         None: use `matches`.
       layout: (config.json, names of tensors) -> name of the layout of a recognised drafter.
@@ -96,6 +99,7 @@ class Format:
     read: Callable[[Any, Any, str], dict[str, Any]]
     check: Callable[[Any, Any], None]
     write: Callable[[Any, Any, Mapping[str, Any], About], None]
+    identify: Callable[[dict[str, Any], Callable[[], Collection[str]]], Any] | None = None
     recognise: Callable[[dict[str, Any], Collection[str]], bool] | None = None
     layout: Callable[[dict[str, Any], Collection[str]], str] = _native
     default_layers: Callable[[dict[str, Any]], Layers | None] = own_layers

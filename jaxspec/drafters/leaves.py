@@ -9,7 +9,11 @@ from jaxspec.io.weights.weight_map import Leaf, linear, vector
 
 
 def list_layer_leaves(
-    config: TransformerConfig, path: tuple[str, ...], inputs: int, prefix: str = ""
+    config: TransformerConfig,
+    path: tuple[str, ...],
+    inputs: int,
+    prefix: str = "",
+    outputs: int | None = None,
 ) -> list[Leaf]:
     """List the leaves of the attention and feed-forward of a drafter's one layer.
 
@@ -17,6 +21,7 @@ def list_layer_leaves(
       path: keys of the layer below "params".
       inputs: width that the attention reads, which may exceed `config.hidden_size`.
       prefix: start of the layer's tensor names.
+      outputs: width of the feed-forward's result; None: `config.hidden_size`.
     """
     width, bias = config.hidden_size, config.attention_bias
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
@@ -35,7 +40,9 @@ def list_layer_leaves(
             [config.ffn_size] * 2,
             False,
         ),
-        *linear((*path, "mlp", "down"), [f"{mlp}.down_proj"], config.ffn_size, [width], False),
+        *linear(
+            (*path, "mlp", "down"), [f"{mlp}.down_proj"], config.ffn_size, [outputs or width], False
+        ),
     ]
     if config.qk_norm:
         leaves += [

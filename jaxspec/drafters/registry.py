@@ -14,6 +14,7 @@ from jaxspec.drafters.draft_model import DRAFT_MODEL
 from jaxspec.drafters.dspark import DSPARK
 from jaxspec.drafters.eagle3 import EAGLE3
 from jaxspec.drafters.falcon import FALCON
+from jaxspec.drafters.griffin import GRIFFIN
 from jaxspec.drafters.jetspec import JETSPEC
 from jaxspec.drafters.medusa import MEDUSA
 from jaxspec.drafters.parallelspec import PARALLELSPEC
@@ -104,6 +105,7 @@ for _record in (
     MEDUSA,
     SPECBLOCK,
     EAGLE3,
+    GRIFFIN,
     DSPARK,
     DFLASH2,
     PROMPT_LOOKUP,

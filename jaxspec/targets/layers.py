@@ -176,9 +176,14 @@ def behind(earlier, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 class GatedMLP(nn.Module):
-    """`down(silu(gate(x)) * up(x))` with gate and up fused."""
+    """`down(silu(gate(x)) * up(x))` with gate and up fused.
+
+    Attributes:
+      outputs: width of the result; None: the hidden size.
+    """
 
     config: TransformerConfig
+    outputs: int | None = None
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return add_parts(self.in_parts(x, False), x.dtype)
@@ -187,7 +192,7 @@ class GatedMLP(nn.Module):
     def in_parts(self, x: jax.Array, cached: bool) -> jax.Array:
         """Compute the result [S, B, T, E], see `pallas_kernels.reference.add_parts`."""
         gate, up = jnp.split(Linear(2 * self.config.ffn_size, name="gate_up")(x), 2, axis=-1)
-        hidden, width = nn.silu(gate) * up, self.config.hidden_size
+        hidden, width = nn.silu(gate) * up, self.outputs or self.config.hidden_size
         return Linear(width, name="down")(hidden, choose_parts(hidden, width, cached))
 
 

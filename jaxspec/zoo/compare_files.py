@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxspec.drafters.files import borrowed_tensors, read_config
+from jaxspec.drafters.files import borrowed_tensors, find_config
 from jaxspec.io.files.torch_files import open_weights
 from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.io.weights import provenance
@@ -83,7 +83,7 @@ def compare_borrowed(target: Path, directory: Path, hf: dict[str, Any]) -> list[
     Returns:
       A warning for each tensor that differs.
     """
-    names = borrowed_tensors(read_config(hf), hf)
+    names = borrowed_tensors(find_config(directory), hf)
     if not names:
         return []
     config = target_config(read_entries(target / "config.json"))

@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.runtime.near_miss import choose_one
-from jaxspec.drafters.files import borrowed_tensors, read_config
+from jaxspec.drafters.files import borrowed_tensors, find_config
 from jaxspec.drafters.format import About
 from jaxspec.drafters.registry import record_of, records
 from jaxspec.io.files.atomic import staging
@@ -43,11 +43,12 @@ def convert(source, destination, to: str, target=None, verifier: str | None = No
       source: directory or hub id, or the name of a drafter that ships with `target`.
       destination: directory to create; it must not hold a model yet.
       to: `dflash` or `jetspec` (one native layout, for vLLM and SGLang), `dflash2`, `dspark`
-        (DeepSpec's layout), `eagle3` (SpecForge's and SGLang's), or `speculators` (vLLM).
+        (DeepSpec's layout), `eagle3` (SpecForge's and SGLang's), `griffin` (the authors'), or
+        `speculators` (vLLM).
       target: the model that the drafter serves. Needed if the source lacks information:
-        `speculators` and `dspark` save the target's embeddings with the drafter, a source may leave
-        its output projection to the target, and others' files in the speculators schema do not
-        record the target's number of layers.
+        `speculators`, `dspark` and `griffin` save the target's embeddings with the drafter, a
+        source may leave its output projection to the target, and others' files in the speculators
+        schema do not record the target's number of layers.
       verifier: hub id (or folder) of the target, by which readers of `speculators` load it. By
         default the hub id that is known for the target, else the name that the drafter recorded.
 
@@ -74,7 +75,7 @@ def convert(source, destination, to: str, target=None, verifier: str | None = No
         resolve_drafter(source, target, model) if target is not None else resolve_model(source)
     )
     hf = read_entries(directory / "config.json")
-    config = read_config(hf)
+    config = find_config(directory)
     record = record_of(config)
     if to not in record.files.writers:
         choices = " or ".join(record.files.writers)

@@ -16,7 +16,7 @@ from jaxspec.api.decode import decode
 from jaxspec.call.options import Sampling, Speculation
 from jaxspec.call.text.token_ids import to_ids
 from jaxspec.core.params import Params
-from jaxspec.drafters.files import read_config
+from jaxspec.drafters.files import find_config
 from jaxspec.drafters.registry import record_of
 from jaxspec.io.weights.config_entries import read_entries
 from jaxspec.targets.families.hf_config import target_config
@@ -83,7 +83,7 @@ def diagnose(
     target = resolve_model(model)
     directory = resolve_drafter(drafter, model, target)
     hf = read_entries(directory / "config.json")
-    config = read_config(hf)
+    config = find_config(directory)
     warnings, notes = compare_records(target, directory, hf)
     result = {"feature_layers": list(config.feature_layers), "acceptance": None, "shifts": {}}
     result |= {

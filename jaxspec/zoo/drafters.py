@@ -14,11 +14,10 @@ from typing import Any
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import WEIGHTLESS
 from jaxspec.drafters import files
-from jaxspec.drafters.files import for_target, pad_vocabulary
+from jaxspec.drafters.files import find_config, for_target, pad_vocabulary
 from jaxspec.drafters.registry import record_of
 from jaxspec.io.hub import shipped
 from jaxspec.io.text.tokenizer import Tokenizer, load_tokenizer
-from jaxspec.io.weights.config_entries import read_entries
 from jaxspec.io.weights.provenance import read_training_cost
 from jaxspec.zoo.places import find_drafters, resolve_drafter, resolve_model
 
@@ -37,7 +36,7 @@ def find_sources(name: Any, model: Path, drafter: Any) -> dict[str, Path]:
         return {}
     if not isinstance(drafter, dict):
         named = drafter in own
-        found = None if named else _read_config(resolve_drafter(drafter, name, model))
+        found = None if named else find_config(resolve_drafter(drafter, name, model))
         drafter = {drafter if named else record_of(found).name: drafter}
     if "ar" in drafter:
         raise ValueError(
@@ -46,15 +45,10 @@ def find_sources(name: Any, model: Path, drafter: Any) -> dict[str, Path]:
     return {label: resolve_drafter(source, name, model) for label, source in drafter.items()}
 
 
-def _read_config(directory: Path) -> Any:
-    """Read the config of the drafter in a folder."""
-    return files.read_config(read_entries(directory / "config.json"))
-
-
 def read_configs(sources: Mapping[str, Path], target: TargetConfig, model: Path) -> dict[str, Any]:
     """Read the configs of drafters, fitted to the target, see `fit_drafter`."""
     return {
-        label: fit_drafter(_read_config(source), source, target, model)
+        label: fit_drafter(find_config(source), source, target, model)
         for label, source in sources.items()
     }
 

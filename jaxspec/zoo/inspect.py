@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from jaxspec.drafters.files import check_files, read_config
+from jaxspec.drafters.files import check_files, find_config
 from jaxspec.drafters.hf_fields import FEATURE_CONVENTION
 from jaxspec.drafters.registry import records
 from jaxspec.io.files.safetensors_files import WeightFiles
@@ -144,7 +144,7 @@ def _problem(directory: Path, hf: dict, found: str) -> str | None:
             target_config(hf)
             open_target(directory) if is_gguf(directory) else open_weights(directory)
         else:
-            check_files(directory, read_config(hf))
+            check_files(directory, find_config(directory))
     except (ValueError, FileNotFoundError) as error:
         return str(error)
     return None

@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxspec.drafters.borrowed_head import ENTRY, LEFT_OUT, TARGET
-from jaxspec.drafters.files import borrowed_tensors, read_config
+from jaxspec.drafters.files import borrowed_tensors, find_config
 from jaxspec.drafters.registry import record_of
 from jaxspec.io.files.atomic import staging, write_json
 from jaxspec.io.files.json_files import read_json
@@ -110,13 +110,12 @@ def is_full(directory: Path) -> bool:
 def _copies(directory: Path) -> set[str]:
     """Names of the target's tensors that the layout saves with a drafter; empty for other files."""
     entries = read_entries(directory / "config.json")
-    return set(borrowed_tensors(read_config(entries), entries))
+    return set(borrowed_tensors(find_config(directory), entries))
 
 
 def _copies_head(directory: Path, model: Path) -> bool:
     """Whether a block drafter's output projection consists of rows of the target's."""
-    entries = read_entries(directory / "config.json")
-    if record_of(read_config(entries)).name not in ("dflash", "jetspec", "dspark"):
+    if record_of(find_config(directory)).name not in ("dflash", "jetspec", "dspark"):
         return False
     tensors, config = open_weights(directory), target_config(read_entries(model / "config.json"))
     if HEAD not in tensors or not any(name in tensors for name in MAPPING):

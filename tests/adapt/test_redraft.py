@@ -127,7 +127,7 @@ def draft_in_turn(drafter, segments, depths):
 
 
 # SpecBlock has all that EAGLE-3 has, and classes of ranks.
-METHODS = ["jetspec", "medusa", "eagle3", "specblock", "falcon"]
+METHODS = ["jetspec", "medusa", "eagle3", "specblock", "falcon", "griffin"]
 
 
 @pytest.mark.parametrize("method", slow_except(["medusa"], METHODS))

@@ -20,6 +20,7 @@ from jaxspec.drafters.dflash.network import BlockDrafterConfig
 from jaxspec.drafters.dflash2.network import DFlash2Config
 from jaxspec.drafters.dflash2.network import init_variables as init_dflash2
 from jaxspec.drafters.dspark.shapes import init_variables, published_config
+from jaxspec.drafters.griffin.network import GriffinConfig, GriffinDrafter
 from jaxspec.round.plan import drafter_forwards, make_plan
 from jaxspec.targets.transformer import Transformer
 from training.drafters import named
@@ -65,7 +66,14 @@ DFLASH2 = DFlash2Config(
     logit_softcap=20.0,
     embedding_scale=1.5,
 )
-CONFIGS |= DSPARK | {"dflash2": DFLASH2}
+GRIFFIN = GriffinConfig(
+    **SIZES | {"num_layers": 1},
+    target_hidden_size=16,
+    vocab_size=16,
+    feature_layers=(3,),
+    depth=5,
+)
+CONFIGS |= DSPARK | {"dflash2": DFLASH2, "griffin": GRIFFIN}
 SPEC = Spec(TARGET, tuple(CONFIGS.items()))
 BUDGET, NEW, PROMPTS = 16, 14, [[4, 9, 2, 14, 4, 9], [7]]
 ALL = [
@@ -100,6 +108,9 @@ def params():
     def init(kind, config):
         if kind in DSPARK:
             return init_variables(config)
+        if kind == "griffin":
+            wide = jnp.zeros((1, 1, config.hidden_size))
+            return GriffinDrafter(config).init(jax.random.key(0), wide, wide, jnp.zeros((1, 1)))
         return init_dflash2(config) if kind == "dflash2" else named(kind).init(config, 0, head)
 
     made = {
@@ -279,6 +290,7 @@ def test_mistakes(method, options, message):
         ("parallelspec", "dynamic", None, 1),
         ("eagle3", "dynamic", None, 5),
         ("eagle3", "chain", 3, 3),
+        ("griffin", "dynamic", None, 5),
         ("draft_model", "chain", None, 5),
         ("dspark_rnn", "chain", None, 1),
         ("dspark_causal", "dynamic", 2, 1),

@@ -23,6 +23,7 @@ from jaxspec.drafters.dflash.network import BlockDrafterConfig
 from jaxspec.drafters.dflash.shapes import init_head
 from jaxspec.drafters.eagle3.network import EagleConfig
 from jaxspec.drafters.falcon.network import FalconConfig
+from jaxspec.drafters.griffin.network import GriffinConfig, GriffinDrafter
 from jaxspec.drafters.medusa.network import Medusa, MedusaConfig
 from jaxspec.drafters.specblock.network import SpecBlockConfig
 from training.drafters.falcon import init_falcon
@@ -87,6 +88,11 @@ def make_params(method: str = "jetspec") -> jaxspec.Params:
         more = {} if method == "eagle3" else {"rank_hidden": 8}
         config = kind(**SIZES, **OF_TARGET, **more)
         shapes = jax.eval_shape(lambda: _init_drafter(config))
+    elif method == "griffin":
+        config = GriffinConfig(**SIZES, **OF_TARGET | {"feature_layers": (3,)})
+        wide = jnp.zeros((1, 1, WIDTH))
+        init = GriffinDrafter(config).init
+        shapes = jax.eval_shape(lambda: init(jax.random.key(0), wide, wide, jnp.zeros((1, 1))))
     elif method == "falcon":
         config = FalconConfig(**SIZES, **OF_TARGET, slots=2, blocks=2, lstm_size=6)
         shapes = jax.eval_shape(lambda: init_falcon(config, 0))

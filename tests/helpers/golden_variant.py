@@ -3,10 +3,10 @@ references.
 
     python tests/helpers/golden_variant.py DIR        # then: make test-golden JAXSPEC_GOLDEN=DIR
 
-The targets of the block drafters get a layer that adds nothing, a key-value head of zeros with its
-queries, and unused feed-forward rows. None of these changes an output, so the authors' references
-stay true; recorded caches get the zeros of the new head. Records are thinned out, and every method
-has its target in a folder of its own.
+The targets of the block drafters and of GRIFFIN get a layer that adds nothing, a key-value head of
+zeros with its queries, and unused feed-forward rows. None of these changes an output, so the
+authors' references stay true; recorded caches get the zeros of the new head. Records are thinned
+out, and every method has its target in a folder of its own.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ _THINNED = (
     "ddtree/decode.json",
     "jetspec/decode.json",
     "jetspec/accept.json",
+    "griffin/trees.json",
 )
 
 
@@ -38,6 +39,7 @@ def make_variant(out: Path) -> Path:
         layers = out / method / "drafter" / "config.json"
         hf = json.loads(layers.read_text())
         layers.write_text(json.dumps(hf | {"num_target_layers": hf["num_target_layers"] + 1}))
+    widen_target(out / "griffin" / "target")
     widen_arrays(out / "ddtree" / "round.npz")
     for method in _SHARED:
         shutil.copytree(out / "tiny_llama", out / method / "target")
@@ -53,7 +55,8 @@ def widen_target(folder: Path) -> None:
     path, config = folder / "model.safetensors", folder / "config.json"
     hf, tensors = json.loads(config.read_text()), load_file(path)
     group = hf["num_attention_heads"] // hf["num_key_value_heads"]
-    count, dim = hf["num_hidden_layers"], hf["head_dim"]
+    count = hf["num_hidden_layers"]
+    dim = hf.get("head_dim") or hf["hidden_size"] // hf["num_attention_heads"]
     for name, tensor in list(tensors.items()):
         if name.startswith("model.layers.0."):
             silent = np.ones_like(tensor) if "norm" in name else np.zeros_like(tensor)
@@ -75,6 +78,7 @@ def widen_target(folder: Path) -> None:
     save_file(tensors, path, metadata={"format": "pt"})
     hf |= {
         "num_hidden_layers": count + 1,
+        "head_dim": dim,
         "num_attention_heads": hf["num_attention_heads"] + group,
         "num_key_value_heads": hf["num_key_value_heads"] + 1,
         "intermediate_size": hf["intermediate_size"] + WIDER,

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params
-from jaxspec.drafters.files import for_target, load_drafter, read_config
-from jaxspec.io.weights.config_entries import read_entries
+from jaxspec.drafters.files import find_config, for_target, load_drafter
 
 from .model_options import ModelOptions
 from .record import TrainingRecord
@@ -61,7 +60,7 @@ def read_first_weights(
     Raises:
       ValueError: the drafter has other sizes than `config`.
     """
-    found = for_target(read_config(read_entries(folder / "config.json")), target)
+    found = for_target(find_config(folder), target)
     wanted = record.backbone.find(config, found) if record.backbone else config
     # What is trained does not depend on the path scores, nor, unless weights have an axis of them,
     # on which tokens are drafted.
