@@ -86,13 +86,21 @@ def change_if(
 ) -> jax.Array:
     """Return `change(logits)` where `asked` bool [] holds, else the logits.
 
-    A loop of at most one turn, not a conditional: that one would copy logits that stay the same.
+    On a CPU it is a loop of at most one turn, not a conditional: that one would copy logits that
+    stay the same. On a GPU a loop would end the command buffer of the round, and a conditional does
+    not.
     """
 
-    def turn(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        return change(carry[0]), jnp.bool_(False)
+    def loop(asked: jax.Array, logits: jax.Array) -> jax.Array:
+        def turn(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            return change(carry[0]), jnp.bool_(False)
 
-    return jax.lax.while_loop(lambda carry: carry[1], turn, (logits, asked))[0]
+        return jax.lax.while_loop(lambda carry: carry[1], turn, (logits, asked))[0]
+
+    def branch(asked: jax.Array, logits: jax.Array) -> jax.Array:
+        return jax.lax.cond(asked, change, lambda same: same, logits)
+
+    return jax.lax.platform_dependent(asked, logits, cpu=loop, default=branch)
 
 
 def list_ends(round: Round) -> jax.Array:
