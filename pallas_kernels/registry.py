@@ -159,7 +159,8 @@ def find_triton(kernel: Callable, serves: bool = True) -> Callable | None:
 
 
 def reads_places() -> bool:
-    """Whether attention that is traced now can read some sequences of a larger cache where they lie.
+    """Whether attention that is traced now can read some sequences of a larger cache where they
+    lie.
 
     Then `layer` may be int32 [2], a layer and the first of these sequences.
     """

@@ -1,4 +1,5 @@
-"""Add a product to the residual stream and normalise the sum: one Pallas kernel with Triton lowering.
+"""Add a product to the residual stream and normalise the sum: one Pallas kernel with Triton
+lowering.
 
 A product of few rows by a matrix fills a GPU only if its inputs are split among blocks. XLA splits
 them by itself and adds the parts up in a kernel of its own, and normalises in another one. Here the

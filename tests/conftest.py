@@ -13,8 +13,8 @@ import pytest
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 # Most of the suite's time is compilation; LLVM's optimiser changes neither the programs tested nor
-# their layout. The older emitters of fusions compile in half the time; XLA ends the process at flags
-# that it does not know, and jaxlib 0.12 has no such choice.
+# their layout. The older emitters of fusions compile in half the time; XLA ends the process at
+# flags that it does not know, and jaxlib 0.12 has no such choice.
 _FLAGS = "--xla_backend_optimization_level=0"
 if tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2])) < (0, 11):
     _FLAGS += " --xla_cpu_use_fusion_emitters=false"

@@ -52,7 +52,8 @@ def test_import_needs_no_optional_library():
 def test_import_does_not_initialise_a_device():
     """XLA_PYTHON_CLIENT_* and jax.config must still have an effect after `import jaxspec`."""
     run(
-        "import jaxspec; from jax._src import xla_bridge; assert not xla_bridge._backends, xla_bridge._backends"
+        "import jaxspec; from jax._src import xla_bridge; assert not xla_bridge._backends, "
+        "xla_bridge._backends"
     )
 
 

@@ -82,16 +82,19 @@ def _lines(
         ("", f"{_gigabytes(whole / split)} master weights, {_gigabytes(whole / split)} gradients"),
         (
             "",
-            f"{_gigabytes(count_bytes(opt_state) / split)} optimizer state, {_gigabytes(4 * tile * columns)} logits of a tile",
+            f"{_gigabytes(count_bytes(opt_state) / split)} optimizer state, "
+            f"{_gigabytes(4 * tile * columns)} logits of a tile",
         ),
         (
             "",
-            f"and activations of {part // max(loop.data * loop.fsdp, 1) or 1} rows of {options.data.length} tokens",
+            f"and activations of {part // max(loop.data * loop.fsdp, 1) or 1} rows of "
+            f"{options.data.length} tokens",
         ),
         ("data", f"{len(rows.tokens):,} rows, {int((rows.segments > 0).sum()):,} tokens"),
         (
             "steps",
-            f"{loop.steps:,} of {options.batch} rows: {loop.steps * options.batch * options.data.length:,} tokens",
+            f"{loop.steps:,} of {options.batch} rows: "
+            f"{loop.steps * options.batch * options.data.length:,} tokens",
         ),
         ("", f"{epochs:.2f} epochs, {loop.steps * options.batch * options.anchors:,} blocks"),
     ]

@@ -45,8 +45,8 @@ def measure_first_calls(
 
     Returns:
       A report with `settings`, `device`, `versions`, and `samples`: {method: [{"seconds",
-      "compile_seconds", "repeated_seconds"}]}. `seconds` is a whole first call, its tokens included;
-      `compile_seconds` adds up what XLA took in all threads.
+      "compile_seconds", "repeated_seconds"}]}. `seconds` is a whole first call, its tokens
+      included; `compile_seconds` adds up what XLA took in all threads.
 
     Raises:
       ValueError: a number is out of range, a method does not exist, or a call fails.

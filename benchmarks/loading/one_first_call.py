@@ -1,7 +1,7 @@
 """Make the first call of a process and print what it took, as JSON.
 
-`measure_first_calls` runs it in processes of their own, with empty folders for compiled programs and
-for the costs of rounds.
+`measure_first_calls` runs it in processes of their own, with empty folders for compiled programs
+and for the costs of rounds.
 """
 
 from __future__ import annotations

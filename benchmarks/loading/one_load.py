@@ -1,7 +1,7 @@
 """Load a checkpoint in this process and print what it took, as JSON.
 
-`measure_load` runs it in processes of their own: only a new process has memory and compilations that
-are those of one load.
+`measure_load` runs it in processes of their own: only a new process has memory and compilations
+that are those of one load.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ def record_texts(
 
     Returns:
       A JSON-able record: `environment`, `method`, `cost`, the time of a drafted round in rounds of
-      `ar`, `longest`, most tokens of a round, and `decodes`, each with its `domain` and the tokens of
-      its `rounds`.
+      `ar`, `longest`, most tokens of a round, and `decodes`, each with its `domain` and the tokens
+      of its `rounds`.
     """
     runs, _ = time_decodes(
         params,

@@ -1,4 +1,5 @@
-"""`python -m benchmarks policies`: compare policies on one method by three clocks, which are never mixed.
+"""`python -m benchmarks policies`: compare policies on one method by three clocks, which are never
+mixed.
 
 Every contender decodes every prompt. Its rounds are timed in three ways:
   modelled: sums of parts from a table of round times;
@@ -95,7 +96,8 @@ def make_contenders(
     ]
     if repeated:
         raise ValueError(
-            f"two contenders are called {repeated[0]!r}: put another label before one, as in LABEL=POLICY"
+            f"two contenders are called {repeated[0]!r}: put another label before one, as in "
+            "LABEL=POLICY"
         )
     return found
 

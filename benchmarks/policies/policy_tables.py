@@ -12,15 +12,18 @@ def render_policies(report: dict[str, Any]) -> str:
     """Render a table per temperature and domain: policies' speed-ups over `ar` by each clock."""
     device = report["device"]
     head = (
-        f"{report['repeats']} repeats, {report['dtype']} on {device['kind']} ({device['cpus']} host cores), jax "
-        f"{report['versions']['jax']}; speed-ups over ar, tokens over seconds of all prompts, with intervals of 95 % over the "
+        f"{report['repeats']} repeats, {report['dtype']} on {device['kind']} ({device['cpus']} "
+        "host cores), jax "
+        f"{report['versions']['jax']}; speed-ups over ar, tokens over seconds of all prompts, "
+        "with intervals of 95 % over the "
         "prompts; mean: of the prompts' own ratios; own: the policy's share of the time"
     )
     parts = [head]
     for one in report["temperatures"]:
         error = one["times"].get("error")
         parts.append(
-            f"=== temperature {one['temperature']:g}; sums of measured parts are off by {100 * error:.0f} % at most"
+            f"=== temperature {one['temperature']:g}; sums of measured parts are off by "
+            f"{100 * error:.0f} % at most"
         )
         for domain in dict.fromkeys(record["domain"] for record in one["results"]):
             own = [record for record in one["results"] if record["domain"] == domain]

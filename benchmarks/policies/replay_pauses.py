@@ -1,8 +1,8 @@
 """Replay when BASTION's controller pauses drafting, on recorded texts and without a model.
 
-What a draft would have been accepted from any place of a text follows from the rounds of one decode:
-tokens that a round accepted are accepted from every place before them, and the token that ended a
-round is not. The bonus token after a wholly accepted draft counts as accepted.
+What a draft would have been accepted from any place of a text follows from the rounds of one
+decode: tokens that a round accepted are accepted from every place before them, and the token that
+ended a round is not. The bonus token after a wholly accepted draft counts as accepted.
 """
 
 from __future__ import annotations

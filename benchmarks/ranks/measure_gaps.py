@@ -39,7 +39,8 @@ def measure_gaps(
     options: dict[str, Any] | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Decode every prompt with every drafter, and compare what drafter and target think of its trees.
+    """Decode every prompt with every drafter, and compare what drafter and target think of its
+    trees.
 
     Args:
       params: from `jaxspec.load`, with the drafters.
@@ -48,9 +49,9 @@ def measure_gaps(
       options: keyword arguments of `jaxspec.decode`, such as `temperature`.
 
     Returns:
-      A JSON-able report: settings; under `results` the record of each drafter, see `summarise_gaps`;
-      under `pairs` the share of prompts on which the gap of one drafter exceeds that of another, at
-      the first tree of a text.
+      A JSON-able report: settings; under `results` the record of each drafter, see
+      `summarise_gaps`; under `pairs` the share of prompts on which the gap of one drafter exceeds
+      that of another, at the first tree of a text.
 
     Raises:
       ValueError: as `jaxspec.decode`, or a prompt's text has no round.
@@ -83,9 +84,9 @@ def measure_gaps(
 def summarise_gaps(texts: Sequence[Sequence[TracedRound]]) -> dict[str, Any]:
     """Summarise the rank-1 gaps of a drafter.
 
-    The paper bins the first tree of each prompt. Later trees follow what was accepted before, so they
-    count in `rounds` only. A text's last round is left out, unless it is the first, since a stop or
-    the limit may have cut it short.
+    The paper bins the first tree of each prompt. Later trees follow what was accepted before, so
+    they count in `rounds` only. A text's last round is left out, unless it is the first, since a
+    stop or the limit may have cut it short.
 
     Args:
       texts: rounds of each of P texts, at least one each.
@@ -93,8 +94,8 @@ def summarise_gaps(texts: Sequence[Sequence[TracedRound]]) -> dict[str, Any]:
     Returns:
       `first` and `rounds`: median and mean gap, mean accepted drafted tokens, and `bins`: how many
       trees each holds, their share and their accepted tokens (None without trees). `depths`: median
-      and mean gap of the first d tokens over all rounds. `prompts`: per prompt, the gap of its first
-      tree, and median and mean over its rounds. All gaps are in nats.
+      and mean gap of the first d tokens over all rounds. `prompts`: per prompt, the gap of its
+      first tree, and median and mean over its rounds. All gaps are in nats.
 
     Raises:
       ValueError: a text has no round, or a tree is a root alone.

@@ -3,7 +3,8 @@
 The spine of a tree follows the drafter's first candidate at every depth. A drafter that does not
 know which branch it continues proposes the same tokens after a sibling as after the spine, so its
 first candidate is seldom right there. How much less often is this study's own measure of how well a
-drafter follows its branches; JetSpec's rank-1 gap, in nats, is that of `benchmarks.ranks.measure_gaps`.
+drafter follows its branches; JetSpec's rank-1 gap, in nats, is that of
+`benchmarks.ranks.measure_gaps`.
 """
 
 from __future__ import annotations

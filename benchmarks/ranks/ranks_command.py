@@ -1,4 +1,6 @@
-"""`python -m benchmarks ranks`: how often a drafter's first candidate is right, by place in the tree."""
+"""`python -m benchmarks ranks`: how often a drafter's first candidate is right, by place in the
+tree.
+"""
 
 from __future__ import annotations
 

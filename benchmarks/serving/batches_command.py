@@ -1,4 +1,6 @@
-"""`python -m benchmarks batches`: budgets and rules at growing numbers of slots, on a GPU you don't have."""
+"""`python -m benchmarks batches`: budgets and rules at growing numbers of slots, on a GPU you don't
+have.
+"""
 
 from __future__ import annotations
 

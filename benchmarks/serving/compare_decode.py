@@ -40,8 +40,8 @@ def compare_decode(
       repeats: times that each side answers all requests.
 
     Returns:
-      A record per number of clients, side and repeat: tokens a second, tokens per round, and whether
-      all texts were those of the first side.
+      A record per number of clients, side and repeat: tokens a second, tokens per round, and
+      whether all texts were those of the first side.
     """
     records = []
     for count in clients:

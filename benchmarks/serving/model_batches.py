@@ -91,7 +91,9 @@ def model_costs(arch: str, device: str, slots: int, edges: Sequence[int], contex
 
 
 def find_crossover(records: Sequence[dict[str, Any]], rule: str) -> int | None:
-    """Return the smallest number of slots from which on a rule is slower than `ar`, if there is one."""
+    """Return the smallest number of slots from which on a rule is slower than `ar`, if there is
+    one.
+    """
     speed = {(one["slots"], one["rule"]): one["tokens_per_second"] for one in records}
     batches = sorted({one["slots"] for one in records})
     slower = [slots for slots in batches if speed[slots, rule] < speed[slots, "ar"]]

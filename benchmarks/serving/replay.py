@@ -1,7 +1,7 @@
 """Replay a full engine over recorded trees, on a clock of modelled costs.
 
-The plan that shares the rows, the correction of scores and the choice to draft are the engine's own;
-only the models and the clock are not run.
+The plan that shares the rows, the correction of scores and the choice to draft are the engine's
+own; only the models and the clock are not run.
 """
 
 from __future__ import annotations

@@ -45,7 +45,8 @@ def saturate(
       A record per batch and method: tokens per second of both.
 
     Raises:
-      ValueError: there are no repeats, the budget is out of range, or a text does not fit into a slot.
+      ValueError: there are no repeats, the budget is out of range, or a text does not fit into a
+        slot.
     """
     check_count("repeats", repeats)
     check_budget(budget)

@@ -1,4 +1,6 @@
-"""`python -m benchmarks saturate`: what the serving engine adds to the decoding loop of a full batch."""
+"""`python -m benchmarks saturate`: what the serving engine adds to the decoding loop of a full
+batch.
+"""
 
 from __future__ import annotations
 

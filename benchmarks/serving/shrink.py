@@ -30,7 +30,8 @@ def compare_shrinking(
     progress: Callable[[str], None] = lambda line: None,
     **options: Any,
 ) -> list[dict[str, Any]]:
-    """Decode batches whole and shrinking, in turns. Each repeat has other prompts, as far as there are.
+    """Decode batches whole and shrinking, in turns. Each repeat has other prompts, as far as there
+    are.
 
     Texts end where the model ends them, or at `max_new_tokens`.
 
@@ -85,7 +86,9 @@ def _decode(
 
 
 def render_shrinking(records: Sequence[dict[str, Any]]) -> str:
-    """Render a table of medians; the gain is the mean ratio of speeds, with its interval over repeats."""
+    """Render a table of medians; the gain is the mean ratio of speeds, with its interval over
+    repeats.
+    """
     one, two = fixed(1), fixed(2)
     columns = [Column("batch"), Column("live", two, "right"), Column("whole tok/s", one, "right")]
     columns += [Column("shrinking tok/s", one, "right")]

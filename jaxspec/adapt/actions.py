@@ -1,4 +1,5 @@
-"""What an update may change: the drafter's head, or all of the drafter. Never a tensor of the target.
+"""What an update may change: the drafter's head, or all of the drafter. Never a tensor of the
+target.
 
 The head is the drafter's own output projection with its rank head (SpecBlock, section 3.4).
 Drafters that borrow the target's projection have none; their "head" is the output norm and the last

@@ -1,4 +1,5 @@
-"""Checks of what callers pass to `decode` and `stream`: each error is one line that says what to do.
+"""Checks of what callers pass to `decode` and `stream`: each error is one line that says what to
+do.
 
 A value of the wrong type is a TypeError, a value out of range a ValueError. Nothing here needs a
 model or a device.
@@ -202,7 +203,8 @@ def split_stop(stop: Any, vocab_size: int) -> tuple[tuple[str, ...], tuple[int, 
     beyond = [item for item in ids if not 0 <= item < vocab_size]
     if beyond:
         raise ValueError(
-            f"stop token {beyond[0]} is outside the vocabulary of {vocab_size}: give ids of this model"
+            f"stop token {beyond[0]} is outside the vocabulary of {vocab_size}: give ids of this "
+            "model"
         )
     return strings, tuple(map(int, ids))
 

@@ -147,7 +147,8 @@ class Chat:
         return (
             f"{stats.emitted} tokens in {stats.rounds} rounds, "
             f"{stats.mean_acceptance_length:.2f} tokens per round, "
-            f"{stats.tokens_per_second:.1f} tokens/s after a prefill of {stats.prefill_seconds:.2f} s"
+            f"{stats.tokens_per_second:.1f} tokens/s after a prefill of "
+            f"{stats.prefill_seconds:.2f} s"
         )
 
     def _shorten(self, messages: list[dict[str, str]]) -> list[dict[str, str]]:

@@ -29,7 +29,8 @@ def is_split(x: jax.Array) -> bool:
 
 
 def find_best(x: jax.Array, k: int, search: Search) -> tuple[jax.Array, jax.Array]:
-    """Find the k largest entries of x [..., V]; on every device its own ones first, if they share V.
+    """Find the k largest entries of x [..., V]; on every device its own ones first, if they share
+    V.
 
     Args:
       x: 16- or 32-bit float without NaN.

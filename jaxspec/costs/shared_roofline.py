@@ -178,7 +178,8 @@ def expect_experts(moe: MoEConfig, tokens: int) -> float:
 
 
 def expect_busiest(moe: MoEConfig, tokens: int, devices: int) -> float:
-    """Return how many experts the busiest of the devices is expected to use, of those it holds whole.
+    """Return how many experts the busiest of the devices is expected to use, of those it holds
+    whole.
 
     Each expert is used or not independently of the others, as often as `expect_experts` says.
     """

@@ -122,7 +122,8 @@ def score_temperature(hf: dict) -> tuple[float, float]:
     pair = value if isinstance(value, list) else [value, value]
     if len(pair) != 2 or not all(isinstance(x, int | float) and x > 0 for x in pair):
         raise ValueError(
-            f"config.json: jaxspec.score_temperature is {value!r}, and must be one or two numbers above 0"
+            f"config.json: jaxspec.score_temperature is {value!r}, and must be one or two numbers "
+            "above 0"
         )
     return float(pair[0]), float(pair[1])
 
@@ -153,7 +154,8 @@ def check_fits(drafter: Any, target: TargetConfig, *, final_norm: bool = False) 
     own = width if getattr(drafter, "own_embeddings", 0) else drafter.hidden_size
     if not own == width == target.hidden_size:
         wrong.append(
-            f"its hidden size is {drafter.hidden_size} (made for a target of {drafter.target_hidden_size}), "
+            f"its hidden size is {drafter.hidden_size} (made for a target of "
+            f"{drafter.target_hidden_size}), "
             f"the target's {target.hidden_size}"
         )
     if drafter.vocab_size != target.vocab_size:
@@ -167,11 +169,13 @@ def check_fits(drafter: Any, target: TargetConfig, *, final_norm: bool = False) 
         )
     if getattr(drafter, "mask_token_id", 0) >= target.vocab_size:
         wrong.append(
-            f"its mask token {drafter.mask_token_id} is outside the target's {target.vocab_size} embedding rows"
+            f"its mask token {drafter.mask_token_id} is outside the target's {target.vocab_size} "
+            "embedding rows"
         )
     if wrong:
         raise ValueError(
-            f"the drafter does not fit the target: {'; '.join(wrong)}; use a drafter trained for this target"
+            f"the drafter does not fit the target: {'; '.join(wrong)}; use a drafter trained for "
+            "this target"
         )
     return drafter
 

@@ -54,7 +54,8 @@ def asks_now(round: Round, state: DecodeState) -> jax.Array:
 
 
 def adjust_drafts(round: Round, state: DecodeState, logits: jax.Array) -> jax.Array:
-    """Adjust a drafter's logits [B, D, V] by the context alone, so that more of its drafts are right.
+    """Adjust a drafter's logits [B, D, V] by the context alone, so that more of its drafts are
+    right.
 
     Paths are left to the target: they change few tokens.
 

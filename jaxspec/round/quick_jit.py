@@ -1,4 +1,5 @@
-"""Compile the large programs of a call: `jax.jit`, with options of the compiler that suit the device.
+"""Compile the large programs of a call: `jax.jit`, with options of the compiler that suit the
+device.
 
 A program for a CPU holds one inner loop per layer, over the blocks of attention. XLA's passes over
 such loops run again and again over the whole program. They find next to nothing, and take a fifth

@@ -140,7 +140,8 @@ def make_round_picture(
       whole: the tree before a policy cut it; None if nothing was cut.
       number: number of the round, from 1; None if unknown.
       tokens: what the round emitted (default: the path's tokens and the bonus).
-      target: draw the target's probabilities and the rank-1 gap too; the trace is then a `decode`'s.
+      target: draw the target's probabilities and the rank-1 gap too; the trace is then a
+        `decode`'s.
     """
     tree = traced.tree
     gap = measure_rank1_gap(tree) if target else None

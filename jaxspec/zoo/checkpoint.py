@@ -131,7 +131,8 @@ def _check_tokenizer(directory: Path, tokenizer: Tokenizer | None, rows: int) ->
         return
     if sum(token >= rows for token in tokenizer.list_ordinary()) > _FEW:
         raise ValueError(
-            f"{directory}: the tokenizer has {len(tokenizer)} tokens and the model {rows} embedding "
+            f"{directory}: the tokenizer has {len(tokenizer)} tokens and the model {rows} "
+            "embedding "
             "rows: they belong to different models; use the tokenizer that the model was published "
             "with"
         )

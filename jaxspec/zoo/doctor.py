@@ -33,7 +33,8 @@ PROMPTS = (
     "def read_lines(path):\n",
     "It was a cold morning, and the streets were",
     "The three most important things to know about planets are",
-    "Question: Tom has 12 apples and gives 5 to Ann. He then buys 8 more. How many apples does Tom have?\nAnswer:",
+    "Question: Tom has 12 apples and gives 5 to Ann. He then buys 8 more. How many apples does "
+    "Tom have?\nAnswer:",
     "class Stack:\n    def __init__(self):\n",
     "The old house stood at the end of the lane, and",
     "import os\n\ndef main():\n",
@@ -119,7 +120,8 @@ def render_diagnosis(result: dict[str, Any]) -> str:
     lines = [
         render_environment(result["environment"]),
         "",
-        f"drafter: {result['drafter']['family']}, feature layers {result['feature_layers']} (outputs, 0-based)",
+        f"drafter: {result['drafter']['family']}, feature layers {result['feature_layers']} "
+        "(outputs, 0-based)",
     ]
     lines += [f"note: {note}" for note in result["notes"]]
     if result["acceptance"] is not None:
@@ -206,7 +208,8 @@ def _verdict(config, acceptance: float, shifts: dict, written: dict[str, Any]) -
         warnings.append(
             f"another convention accepts more: outputs of layers {outputs} (0-based; inputs of "
             f"{inputs}) {best['accepted']:.2f} tokens from an anchor, the layers given "
-            f"{shifts['0']['accepted']:.2f}; set {written['field']}, which counts {written['counts']}s, to "
+            f"{shifts['0']['accepted']:.2f}; set {written['field']}, which counts "
+            f"{written['counts']}s, to "
             f"{inputs if written['counts'] == 'input' else outputs}"
         )
     if math.isclose(acceptance, 1.0):

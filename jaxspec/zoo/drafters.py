@@ -153,6 +153,6 @@ def _check_same(own: Tokenizer, tokenizer: Tokenizer) -> None:
         first = differ[0]
         raise ValueError(
             "the drafter does not fit the target: its tokenizer is another one, token "
-            f"{first} is {ours[first]!r} and not {theirs[first]!r}; use a drafter with the target's "
-            "tokenizer"
+            f"{first} is {ours[first]!r} and not {theirs[first]!r}; use a drafter with the "
+            "target's tokenizer"
         )

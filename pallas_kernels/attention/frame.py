@@ -13,7 +13,8 @@ from pallas_kernels import reference
 
 
 def differentiable(call: Callable) -> Callable:
-    """Make an implementation differentiable; the reference computes the derivative, and then also the value.
+    """Make an implementation differentiable; the reference computes the derivative, and then also
+    the value.
 
     Args:
       call: (q, k, v, cache_k, cache_v, (layer int32 [], length int32 [B], first int32 [B] or None,

@@ -140,7 +140,9 @@ def test_paired_does_not_wait_for_full_buffers():
 
 
 def test_paired_leaves_skip():
-    """An alarm after a shift of domains, or the slow way back of the values. Buffers fill meanwhile."""
+    """An alarm after a shift of domains, or the slow way back of the values. Buffers fill
+    meanwhile.
+    """
     state = start = rich({"known": {"head": -0.01, "full": -0.01}, "armed": 8})
     for i in range(60):
         state, decision = PAIRED.decide(state, query(i, pace=3.0, filled=2000))
@@ -180,7 +182,9 @@ def test_a_simulated_query_that_is_not_gathered_brings_nothing():
 
 
 def test_trying_costs_little():
-    """Updates that take long and gain nothing: one of each kind at most, or a hundredth of the time."""
+    """Updates that take long and gain nothing: one of each kind at most, or a hundredth of the
+    time.
+    """
     stream = Stream(lambda action, index, level: 0.0, update_seconds=(2.0, 6.0))
     for seed in range(5):
         run = simulate(make_decider("bandit-paired", {"head": 128, "full": 256}), stream, seed)

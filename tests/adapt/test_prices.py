@@ -87,8 +87,8 @@ def test_first_updates_are_priced_by_a_pass_over_one_batch():
             assert wanted is ring.weight
             return 0.5
 
-    # Tests of ten segments are three batches, twice; each of eight steps takes three passes. Half as
-    # many rounds are tested as trained on, in the batch that is timed.
+    # Tests of ten segments are three batches, twice; each of eight steps takes three passes. Half
+    # as many rounds are tested as trained on, in the batch that is timed.
     held, weight = np.zeros((2, 6, 8, 3))
     held[:4, :2, 1], held[4:], weight[:4, :4, :2] = 1, 1, 0.3
     priced = price_updates(Fake(), SimpleNamespace(held=held, weight=weight), 10, 8, None)

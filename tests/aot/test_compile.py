@@ -50,8 +50,8 @@ ROUNDS = {
     "experts": {"arch": "qwen3-30b-a3b", "budget": 64},
     "int8 experts": {"arch": "qwen3-30b-a3b", "budget": 16, "quantize": "int8"},
 }
-# Rounds with weights of every form: scaled, of experts, a product's parts in one matrix, and read by
-# drafts of several sizes.
+# Rounds with weights of every form: scaled, of experts, a product's parts in one matrix, and read
+# by drafts of several sizes.
 WEIGHTS = ("int8", "fp8", "experts", "specblock", "sizes")
 # The programs of a serving engine.
 SLOTS = {"arch": "qwen3-8b", "layers": 1, "batch": 2, "budget": 16}
@@ -84,7 +84,8 @@ CALLS = [
     SHAPE | {"rows": 64, "head_dim": 64, "heads": 5, "kv_heads": 1},
     SHAPE | {"rows": 64, "head_dim": 256, "dtype": "float16"},
     SHAPE | {"rows": 64, "dtype": "float32"},
-    # Packed rows of an engine's slots: tiles of 4, 16 and 32 rows; one part of the prefix or several.
+    # Packed rows of an engine's slots: tiles of 4, 16 and 32 rows; one part of the prefix or
+    # several.
     SHAPE | {"rows": 64, "batch": 16, "packed": 64},
     SHAPE | {"rows": 64, "batch": 4, "packed": 64, "window": 1024},
     SHAPE | {"rows": 512, "batch": 16, "packed": 64},
@@ -100,10 +101,11 @@ ATTENTION = "pallas_kernels.aot.programs:make_attention_program"
 PACKED = SHAPE | {"rows": 64, "batch": 16, "packed": 64}
 
 
-# These add little to others. The A100's and the L4's loops use kernels that are compiled alone too, and
-# the A100's are made as the L4's are. `expand` with 32 rows and the beam run parts that others run, and
-# EAGLE-3 builds the dynamic tree. Rejection holds all that sequential acceptance does, and top-p is one
-# of the filters. int8 and experts are there one by one. DSpark's lattices take a minute, and nothing else depends on them.
+# These add little to others. The A100's and the L4's loops use kernels that are compiled alone too,
+# and the A100's are made as the L4's are. `expand` with 32 rows and the beam run parts that others
+# run, and EAGLE-3 builds the dynamic tree. Rejection holds all that sequential acceptance does, and
+# top-p is one of the filters. int8 and experts are there one by one. DSpark's lattices take a
+# minute, and nothing else depends on them.
 SLOW = ["a100", "l4", "expand@32", "beam", "dynamic", "dspark lattice", "h100 sequential"]
 SLOW += ["h100 top-p", "int8 experts", ("triton", "a100")]
 SLOW += [name for name in DRAFTS if name != "step"]
@@ -282,8 +284,8 @@ def test_an_engine_copies_no_cache_and_each_of_its_rounds_is_one_command_buffer(
     report = reports[name]
     assert report["compiles"], report["error"]
     assert report["memory"]["aliased"] >= report["cache_bytes"] >= 64 * MIB
-    # Feeding takes the drafter's cache of one slot out, 128 MiB. A visit may hold logits of all rows
-    # in float32 several times; the caches are not among what is moved.
+    # Feeding takes the drafter's cache of one slot out, 128 MiB. A visit may hold logits of all
+    # rows in float32 several times; the caches are not among what is moved.
     assert report["memory"]["temporary"] <= (160 if name == "feed" else 256) * MIB
     moved = [one["shape"] for one in report["large"] if one["moves"]]
     assert not [shape for shape in moved if f",{report['options']['capacity']}," in shape], moved

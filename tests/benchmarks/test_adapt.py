@@ -1,4 +1,6 @@
-"""`jaxspec adapt` and `python -m benchmarks adapt`: streams, figures by hand, and the commands themselves."""
+"""`jaxspec adapt` and `python -m benchmarks adapt`: streams, figures by hand, and the commands
+themselves.
+"""
 
 import itertools
 import json
@@ -121,7 +123,8 @@ def test_figures_by_hand():
     assert ours["measured"]["regret"] == pytest.approx(1.0)
     assert (ours["updates"], ours["refused"]) == (1, 1) and ours["share"] == pytest.approx(1 / 6)
     assert ours["flops"] == 4 * make_model().step_flops("head", 128)
-    # Thirty rounds, and four steps and six passes beside them: on a second device, which sends nothing.
+    # Thirty rounds, and four steps and six passes beside them: on a second device, which sends
+    # nothing.
     model = make_model()
     extra = 4 * model.step_seconds("head", 128) + 6 * model.pass_seconds(128)
     rounds = 30 * model.round_seconds

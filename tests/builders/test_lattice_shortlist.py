@@ -1,4 +1,6 @@
-"""Lattice trees from foreseen states: they are the exact trees, whether the certificate holds or not."""
+"""Lattice trees from foreseen states: they are the exact trees, whether the certificate holds or
+not.
+"""
 
 import functools
 
@@ -71,8 +73,8 @@ def test_trees_are_exact_with_and_without_the_certificate(peaked, sampled):
 @pytest.mark.slow
 @pytest.mark.parametrize("sampled", slow_except([True], [False, True]), ids=["greedy", "coupled"])
 def test_the_certificate_never_lies(sampled):
-    """Few of many states are foreseen. With all tokens in the shortlist they are the right ones: the
-    best paths to the states are then exact, and no more states than nodes matter.
+    """Few of many states are foreseen. With all tokens in the shortlist they are the right ones:
+    the best paths to the states are then exact, and no more states than nodes matter.
     """
     vocab, said = 40, {6: [], 20: [], 40: []}
     for seed in range(40):
@@ -110,8 +112,8 @@ def test_one_uncertain_sequence_makes_the_batch_fall_back():
     slow_except([(4, True)], [(3, False), (4, True), (5, True)]),
 )
 def test_children_of_the_last_node_alone_do_not_matter(budget, falls_back):
-    """The path 0, 6, 5 is nearly certain, and the token before brings in 6 and 5 from outside of the
-    shortlist. So 6 is not foreseen, which matters unless it is the tree's last node.
+    """The path 0, 6, 5 is nearly certain, and the token before brings in 6 and 5 from outside of
+    the shortlist. So 6 is not foreseen, which matters unless it is the tree's last node.
     """
     base, bias = np.zeros((1, DEPTH, VOCAB), np.float32), np.zeros((VOCAB, VOCAB), np.float32)
     base[:, :, :2] = 2

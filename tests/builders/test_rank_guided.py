@@ -39,8 +39,8 @@ NO_LIMIT = jnp.int32(100)
 
 
 class Drafts:
-    """The tiny drafter after each golden context: the root's candidates, and those of up to 40 nodes a
-    step.
+    """The tiny drafter after each golden context: the root's candidates, and those of up to 40
+    nodes a step.
     """
 
     def __init__(self):

@@ -167,8 +167,8 @@ def dspark() -> tuple[dict, DSparkConfig]:
     ],
 )
 def test_candidates_after_their_own_branch_draw_from_the_target(builder, how):
-    """DSpark conditions every node on its branch; a chi-square test as above, for true rejection and
-    for candidates under the target's noise.
+    """DSpark conditions every node on its branch; a chi-square test as above, for true rejection
+    and for candidates under the target's noise.
     """
     target, (drafter, config) = model(0), dspark()
     params = Params(target, {"dspark": drafter}, Spec(TARGET, (("dspark", config),)))

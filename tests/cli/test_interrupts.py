@@ -1,7 +1,7 @@
 """Ctrl-C ends a command, whatever it does.
 
-`python tests/cli/test_interrupts.py MODEL TRIES SECONDS` interrupts first calls at random moments of so
-many seconds, and prints how each ended.
+`python tests/cli/test_interrupts.py MODEL TRIES SECONDS` interrupts first calls at random moments
+of so many seconds, and prints how each ended.
 """
 
 import contextlib

@@ -1,5 +1,5 @@
-"""A drafter that a test defines and registers decodes, saves, loads and is trained like those of the
-library.
+"""A drafter that a test defines and registers decodes, saves, loads and is trained like those of
+the library.
 """
 
 import dataclasses

@@ -1,8 +1,8 @@
 """Where the golden data is: results of the authors' own code on tiny random models.
 
-`JAXSPEC_GOLDEN` names another set of the same form, of any sizes, layers, counts and token ids (`make
-test-golden`). Tests that read references take their root from here and their sizes from the set.
-Tests that need some tiny model alone use `SHIPPED`.
+`JAXSPEC_GOLDEN` names another set of the same form, of any sizes, layers, counts and token ids
+(`make test-golden`). Tests that read references take their root from here and their sizes from the
+set. Tests that need some tiny model alone use `SHIPPED`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Servers for the tests of the endpoint: in a thread of this process, or in a process of their own.
 
-`python tests/helpers/http_server.py PAUSE SECONDS` serves a fake engine on a free port. Its start and its
-visits wait while the file PAUSE exists; it counts as dead after so many seconds of that.
+`python tests/helpers/http_server.py PAUSE SECONDS` serves a fake engine on a free port. Its start
+and its visits wait while the file PAUSE exists; it counts as dead after so many seconds of that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Decode with a target that devices share and with the same target on one device; print what differs.
+"""Decode with a target that devices share and with the same target on one device; print what
+differs.
 
 python sharded_decode.py '{"family": "qwen3",
   "cases": [{"method": "ar", "temperature": 1.0, "devices": 8, "batch": 2}]}'

@@ -19,7 +19,8 @@ WALKS = (
     START
     + CALLS
     + (
-        "<{{ c.function.name }}{% for k, v in c.function.arguments|items %} {{ k }}={{ v }}{% endfor %}>"
+        "<{{ c.function.name }}{% for k, v in c.function.arguments|items %} {{ k }}={{ v }}{% "
+        "endfor %}>"
         "{% endfor %}" + END
     )
 )
@@ -29,7 +30,8 @@ QWEN3 = (
     + CALLS
     + (
         "<{% if c.function %}{% set c = c.function %}{% endif %}{{ c.name }} "
-        "{% if c.arguments is string %}{{ c.arguments }}{% else %}{{ c.arguments | tojson }}{% endif %}>"
+        "{% if c.arguments is string %}{{ c.arguments }}{% else %}{{ c.arguments | tojson }}{% "
+        "endif %}>"
         "{% endfor %}" + END
     )
 )

@@ -25,7 +25,9 @@ from pallas_kernels.versions import abstract_gpu_mesh
 
 
 class Case(NamedTuple):
-    """R packed rows of H query heads, `counts` of each sequence, over caches of `lengths` of S rows."""
+    """R packed rows of H query heads, `counts` of each sequence, over caches of `lengths` of S
+    rows.
+    """
 
     rows: int
     counts: tuple[int, ...]
@@ -219,7 +221,8 @@ def test_it_lowers_for_a_gpu_without_touching_the_cache(dtype):
     ):
         lowered = jax.jit(attend).trace(q, k, v, positions, mask, caches, length, packing)
         text = lowered.lower(lowering_platforms=("cuda",)).as_text()
-    # An attention and a merge a layer. jax 0.7 lowers both layers, which are alike, to one function.
+    # An attention and a merge a layer. jax 0.7 lowers both layers, which are alike, to one
+    # function.
     kernels = 2 if jax.__version_info__ < (0, 10) else 4
     assert text.count("stablehlo.custom_call @__gpu$xla.gpu.triton") == kernels
     kept = f"2x3x2x4096x128x{'bf16' if dtype == 'bfloat16' else 'f32'}"

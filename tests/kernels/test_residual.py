@@ -114,7 +114,8 @@ def test_a_layer_gives_the_same_in_parts(fused, monkeypatch):
 
 def test_parts_fill_an_h100(monkeypatch):
     monkeypatch.setenv(ALLOW, TRITON_PRODUCTS)
-    # Products of Qwen3-8B: qkv, o, down and gate_up. XLA's own choice is 8 for o, which took longer.
+    # Products of Qwen3-8B: qkv, o, down and gate_up. XLA's own choice is 8 for o, which took
+    # longer.
     shapes = [(4096, 6144), (4096, 4096), (12288, 4096), (4096, 24576)]
     assert [residual.count_parts(64, *shape, H100) for shape in shapes] == [4, 4, 8, 1]
     # More rows fill the device by themselves.

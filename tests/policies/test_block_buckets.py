@@ -73,7 +73,8 @@ def drafted(monkeypatch):
 
         return drafter._replace(start=start)
 
-    # Only tests with this fixture use these configs, so no compiled program is left over from others.
+    # Only tests with this fixture use these configs, so no compiled program is left over from
+    # others.
     monkeypatch.setattr(plan_module, "make_drafter", make_recording)
     return sizes
 

@@ -1,4 +1,6 @@
-"""A drafter that does not pay rests: it reads nothing, and drafts for all who want it or for nobody."""
+"""A drafter that does not pay rests: it reads nothing, and drafts for all who want it or for
+nobody.
+"""
 
 import numpy as np
 import pytest

@@ -69,7 +69,9 @@ def test_the_time_of_a_visit_itself_is_not_that_of_its_rounds():
 
 
 def observe(choice, drafts, tokens, rounds=1, seconds=None, busy=None):
-    """Report a visit of four slots, of which drafted rounds emit `tokens` each; return what it returns."""
+    """Report a visit of four slots, of which drafted rounds emit `tokens` each; return what it
+    returns.
+    """
     emitted = np.full((4, rounds), tokens if drafts else 1)
     return choice.observe(drafts, emitted, np.full(rounds, 8 if drafts else 4), seconds, busy)
 

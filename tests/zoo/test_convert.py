@@ -1,5 +1,5 @@
-"""`convert` to the speculators schema, for vLLM: from GGUF targets, under the target's hub id, and of
-EAGLE-3 and DFlash2. `tests/drafters/test_speculators_peer.py` loads the result elsewhere.
+"""`convert` to the speculators schema, for vLLM: from GGUF targets, under the target's hub id, and
+of EAGLE-3 and DFlash2. `tests/drafters/test_speculators_peer.py` loads the result elsewhere.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ _CHARACTERS = 4_000_000
 
 
 def encode(records: Sequence[DataRecord], chat: ChatFormat) -> list[Sample]:
-    """Encode records in order; a conversation may give several samples (`training.data.chat.split_record`).
+    """Encode records in order; a conversation may give several samples
+    (`training.data.chat.split_record`).
 
     Plain text is trained on as a whole, with the end-of-text token after it, and so is a response
     without a chat template. Warns once about answers that the chat template does not begin with its
@@ -45,7 +46,8 @@ def encode(records: Sequence[DataRecord], chat: ChatFormat) -> list[Sample]:
             chunk, size = [], 0
     if noted:
         warnings.warn(
-            f"{len(noted)} answers (the first: {noted[0]}) do not begin with the chat template's generation prompt and are "
+            f"{len(noted)} answers (the first: {noted[0]}) do not begin with the chat template's "
+            "generation prompt and are "
             "learnt from where they part with it: for Qwen3, set enable_thinking as in the answers",
             stacklevel=2,
         )

@@ -107,8 +107,10 @@ def load_packed_rows(options: DataOptions, tokenizer) -> PackedRows:
         rows = PackedRows(*(array[chosen] for array in rows))
     long = sum(len(sample.tokens) > options.length for sample in samples)
     tqdm.write(
-        f"data: {len(samples)} samples, {long} of them longer than a row of {options.length}, {empty} left out with nothing to "
-        f"learn in a row; {len(rows.tokens)} rows, {rows.efficiency:.1%} filled, {int(rows.loss_mask.sum())} tokens to learn"
+        f"data: {len(samples)} samples, {long} of them longer than a row of {options.length}, "
+        f"{empty} left out with nothing to "
+        f"learn in a row; {len(rows.tokens)} rows, {rows.efficiency:.1%} filled, "
+        f"{int(rows.loss_mask.sum())} tokens to learn"
     )
     return rows
 

@@ -37,7 +37,8 @@ def with_cached_states(
     feature_layers,
     batch_size: int = 8,
 ) -> Callable:
-    """Add the target's states to batches, read from `folder`: see `training.loss.teacher.TeacherStates`.
+    """Add the target's states to batches, read from `folder`: see
+    `training.loss.teacher.TeacherStates`.
 
     `features` [B, S, F] and `hidden` [B, S, E] are in bfloat16, which keeps 8 bits of each number;
     `best` is int32 [B, S]. They are computed and written first if they are not there.
@@ -102,7 +103,8 @@ def _write(
     folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder).free
     tqdm.write(
-        f"feature cache: {size / 1e9:.2f} GB for {count} rows in {folder} ({free / 1e9:.1f} GB free)"
+        f"feature cache: {size / 1e9:.2f} GB for {count} rows in {folder} ({free / 1e9:.1f} GB "
+        "free)"
     )
     if size > free:
         raise DataError(

@@ -119,7 +119,8 @@ def make_tuned_rule(options: TuneOptions, steps: int, made_for: dict[str, Any]) 
         return make_svip()
     if options.head is None:
         raise ValueError(
-            f"{options.rule} has a network: give --head, a folder of jaxspec.training.policies.classifiers"
+            f"{options.rule} has a network: give --head, a folder of "
+            "jaxspec.training.policies.classifiers"
         )
     policy = load_policy(options.head, about=made_for)
     found = tag_of(type(policy.config)).replace("-", "_")

@@ -65,7 +65,8 @@ def make_optimizer(
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         if leaf.dtype != jnp.float32:
             raise ValueError(
-                f"parameter {jax.tree_util.keystr(path)} is {leaf.dtype}: master weights must be float32"
+                f"parameter {jax.tree_util.keystr(path)} is {leaf.dtype}: master weights must be "
+                "float32"
             )
 
     def schedule(peak):

@@ -8,10 +8,10 @@ update two queries trigger nothing. Three windows of strictly falling tokens per
 version of the latest good window and forget the values. All rejected positions are learnt from.
 
 The paper does not give the buffers' sizes, the interval, the windows, the first values or what a
-good window is. Ours are `ROOM`, 16 queries, 16 queries, 0, and a window that does not fall below the
-one before it. Two properties are the rule's own. Once both values are at most 0 and exploration has
-ended, nothing is ever measured again. And three windows of unchanged text fall by chance once in six
-checks.
+good window is. Ours are `ROOM`, 16 queries, 16 queries, 0, and a window that does not fall below
+the one before it. Two properties are the rule's own. Once both values are at most 0 and exploration
+has ended, nothing is ever measured again. And three windows of unchanged text fall by chance once
+in six checks.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ from pallas_kernels.aot.lower import Program
 
 
 def visit_program(*, batch: int, capacity: int, rows: int | None = None, **options: Any) -> Program:
-    """Make the program `jaxspec.serve.on_device.visit.visit` of `batch` slots; sampling settings are not read.
+    """Make the program `jaxspec.serve.on_device.visit.visit` of `batch` slots; sampling settings
+    are not read.
 
     Args:
       rows: most rows that a round verifies for all slots (default: that of `jaxspec.serve`).

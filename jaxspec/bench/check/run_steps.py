@@ -87,8 +87,8 @@ def take_over(report: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
         # A report from a file holds lists for tuples.
         if json.loads(json.dumps(report[name])) != before.get(name):
             raise ValueError(
-                f"the report to go on with differs in {name!r}: it says {before.get(name)}, and this "
-                f"is {report[name]}; begin a new check"
+                f"the report to go on with differs in {name!r}: it says {before.get(name)}, and "
+                f"this is {report[name]}; begin a new check"
             )
     steps = {name: step for name, step in before["steps"].items() if "skipped" not in step}
     return {"steps": steps, "seconds": before["seconds"]}

@@ -54,7 +54,8 @@ def read_histogram(text: str) -> tuple[float, ...]:
         or not all(type(share) in (int, float) for share in value)
     ):
         raise ValueError(
-            f"--force-acceptance {text}: expected a number, or a list of shares of rounds by tokens committed"
+            f"--force-acceptance {text}: expected a number, or a list of shares of rounds by "
+            "tokens committed"
         )
     return _shares(value)
 
@@ -94,7 +95,8 @@ def order_histogram(histogram: Sequence[float], rounds: int, longest: int) -> np
     most = max(i for i, share in enumerate(histogram) if share)
     if most > longest:
         raise ValueError(
-            f"acceptance histogram: rounds of {most} tokens, but trees of this width commit at most {longest}"
+            f"acceptance histogram: rounds of {most} tokens, but trees of this width commit at "
+            f"most {longest}"
         )
     exact = np.asarray(histogram) * rounds
     counts = np.floor(exact).astype(int)

@@ -51,7 +51,8 @@ def plot_latency(report: dict[str, Any], path: Path) -> None:
     axes[0][0].set_ylabel("milliseconds")
     axes[0][0].legend(fontsize=7)
     figure.suptitle(
-        f"{report['settings']['arch']}, {report['settings']['dtype']}, {report['device']['kind']} (dashed: floor)"
+        f"{report['settings']['arch']}, {report['settings']['dtype']}, {report['device']['kind']} "
+        "(dashed: floor)"
     )
     figure.tight_layout()
     figure.savefig(path, dpi=120)

@@ -38,7 +38,8 @@ DEFINITIONS = (
     Definition(
         "EAGLE's τ",
         "mean_acceptance_length",
-        "tokens per cycle of drafting and verification, with the bonus; its older scripts count none",
+        "tokens per cycle of drafting and verification, with the bonus; its older scripts count "
+        "none",
     ),
     Definition(
         "mean accepted length",
@@ -62,14 +63,14 @@ DEFINITIONS = (
     Definition(
         "vLLM's draft acceptance rate",
         "draft_acceptance_rate",
-        "share of verified draft tokens that are accepted; all nodes of a tree count, though at most "
-        "one path can be accepted",
+        "share of verified draft tokens that are accepted; all nodes of a tree count, though at "
+        "most one path can be accepted",
     ),
     Definition(
         "vLLM's per-position rates",
         "acceptance_rate_per_pos",
-        "share of all rounds that accepted at least 1, 2, 3, … draft tokens (unconditional); in a tree, "
-        "a position is a depth",
+        "share of all rounds that accepted at least 1, 2, 3, … draft tokens (unconditional); in a "
+        "tree, a position is a depth",
     ),
     Definition(
         "conditional rates",
@@ -90,7 +91,8 @@ DEFINITIONS = (
     Definition(
         "Spec-Bench's speed-up",
         "speedup_of_mean_speeds",
-        "tokens per second of each question, with its prefill, averaged and then divided by that of `ar`",
+        "tokens per second of each question, with its prefill, averaged and then divided by that "
+        "of `ar`",
     ),
 )
 

@@ -43,7 +43,8 @@ def write_report(report: dict[str, Any], folder: Path) -> Path:
     results = report.get("results") if isinstance(report, dict) else None
     if not (isinstance(results, list) and results):
         raise ValueError(
-            "this JSON holds no results of a benchmark: give a file that `jaxspec bench --json` wrote"
+            "this JSON holds no results of a benchmark: give a file that `jaxspec bench --json` "
+            "wrote"
         )
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "report.md"
@@ -129,9 +130,10 @@ def _head(report: dict[str, Any]) -> list[str]:
     lines = [f"# Benchmark of {Path(settings.get('model', 'a model')).name}", ""]
     lines.append(tabulate(("", ""), list(about.items())).to_markdown())
     notes = (
-        "Speeds are tokens over seconds after the prefill, summed over the prompts; methods took turns within each prompt. "
-        "Intervals are of 95 %, by a paired bootstrap over questions: how far other prompts might move a figure, "
-        "not how far the machine's speed might."
+        "Speeds are tokens over seconds after the prefill, summed over the prompts; methods took "
+        "turns within each prompt. "
+        "Intervals are of 95 %, by a paired bootstrap over questions: how far other prompts might "
+        "move a figure, not how far the machine's speed might."
     )
     return [*lines, "", notes, ""]
 

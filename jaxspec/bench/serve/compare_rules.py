@@ -108,7 +108,8 @@ def render_rules(records: Sequence[dict[str, Any]], loads: Sequence[Load]) -> st
 def compare_repeats(
     above: Sequence[float], below: Sequence[float]
 ) -> tuple[float, tuple[float, float] | None]:
-    """Return the geometric mean of `above` / `below`, and its 95 % interval over two repeats or more.
+    """Return the geometric mean of `above` / `below`, and its 95 % interval over two repeats or
+    more.
 
     Both ran in turns, so the machine's changes from repeat to repeat cancel.
     """

@@ -63,8 +63,8 @@ class Lattice(Builder):
             )
         if self.shortlist and not proposes.looks_ahead:
             raise ValueError(
-                "a shortlist needs a drafter whose distributions depend on a node's depth and token "
-                "alone, which is DSpark with a vanilla or gated head: leave 'shortlist' out"
+                "a shortlist needs a drafter whose distributions depend on a node's depth and "
+                "token alone, which is DSpark with a vanilla or gated head: leave 'shortlist' out"
             )
 
     def make_growth(self, proposes: Proposes) -> Growth:

@@ -46,8 +46,8 @@ def add_command(commands: options.Commands) -> None:
     add(
         "--prompts",
         type=parse.parse_prompts,
-        help="file of prompts, .jsonl, .json (gzipped or not) or .parquet, or a data set on the hub, "
-        "hub:OWNER/NAME[/CONFIG][:SPLIT] (required)",
+        help="file of prompts, .jsonl, .json (gzipped or not) or .parquet, or a data set on the "
+        "hub, hub:OWNER/NAME[/CONFIG][:SPLIT] (required)",
     )
     add("--limit", type=int, default=30, help=f"prompts per domain {default}")
     options.add_repeats(parser, 3, "number of times that each method decodes each prompt")

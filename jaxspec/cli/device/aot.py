@@ -31,8 +31,8 @@ def add_command(commands: options.Commands) -> None:
     add(
         "--gpu",
         default="h100",
-        help="h100, h200, b200, a100, l4 or t4, or a list; or cpu: virtual devices, which show what "
-        f"--tp makes of a program, and need no plugin {default}",
+        help="h100, h200, b200, a100, l4 or t4, or a list; or cpu: virtual devices, which show "
+        f"what --tp makes of a program, and need no plugin {default}",
     )
     add(
         "--drafter",

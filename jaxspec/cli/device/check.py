@@ -46,7 +46,8 @@ def add_command(commands: options.Commands) -> None:
     parser.add_argument(
         "--steps",
         metavar="NAME;...",
-        help="run these steps only, in this order, such as 'lossless;rounds: ar;profile' (default: all)",
+        help="run these steps only, in this order, such as 'lossless;rounds: ar;profile' "
+        "(default: all)",
     )
     options.add_json_file(parser)
 

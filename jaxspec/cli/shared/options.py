@@ -75,7 +75,8 @@ def add_drafter(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="[NAME=]SOURCE",
         help="name of a drafter that ships with the model, hub id or directory; ar decodes without "
-        "one. Repeatable; NAME=SOURCE gives it another name (default: all that ship with the model)",
+        "one. Repeatable; NAME=SOURCE gives it another name (default: all that ship with the "
+        "model)",
     )
 
 
@@ -142,7 +143,8 @@ def add_template(parser: argparse.ArgumentParser) -> None:
         "--template",
         action=parse.SetVariable,
         metavar="NAME=VALUE",
-        help="variable of the chat template, as in enable_thinking=false (JSON or text); repeatable",
+        help="variable of the chat template, as in enable_thinking=false (JSON or text); "
+        "repeatable",
     )
 
 

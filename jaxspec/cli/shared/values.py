@@ -201,7 +201,8 @@ def read_text(path: Path | None) -> str:
 def make_prompt(
     text: str, arguments: argparse.Namespace, tokenizer: Tokenizer | None
 ) -> str | list[int] | list[dict[str, str]]:
-    """Make the prompt that `text` is for a model's tokenizer under the options of `add_prompt_form`.
+    """Make the prompt that `text` is for a model's tokenizer under the options of
+    `add_prompt_form`.
 
     Raises:
       ValueError: an item is not an integer, with --token-ids.

@@ -52,7 +52,8 @@ MIXED = SamplingSpec(False, mixed=True)
 
 
 class Penalties(NamedTuple):
-    """What makes tokens less likely that the text already has; see `jaxspec.core.sampling.penalties.penalise`.
+    """What makes tokens less likely that the text already has; see
+    `jaxspec.core.sampling.penalties.penalise`.
 
     Attributes:
       presence, frequency, repetition: float32 [] or [B]; 0, 0 and 1 do nothing.

@@ -20,7 +20,8 @@ _DRAFT_NOTE = "reduced: lm_head.weight, d2t and t2d are read by jaxspec alone; v
 
 
 def drafter_config(hf: dict[str, Any]) -> BlockDrafterConfig:
-    """Read the `BlockDrafterConfig` of a config.json in the DFlash layout, which JetSpec heads share.
+    """Read the `BlockDrafterConfig` of a config.json in the DFlash layout, which JetSpec heads
+    share.
 
     Exporters vary the class's name (`QwenDFlashDraftModel`, …). `block_size` is at the top or in
     `dflash_config`. `causal_head` (JetSpec) and `causal` (vLLM)

@@ -201,7 +201,8 @@ def _read_attention(
     flag = hf.get("sliding_window_non_causal")
     if not isinstance(flag, bool):
         raise ValueError(
-            "config.json lacks 'sliding_window_non_causal', and readers disagree about its default: "
+            "config.json lacks 'sliding_window_non_causal', and readers disagree about its "
+            "default: "
             "add true (sliding layers see the whole block) or false (they are causal), as the "
             "drafter was trained"
         )

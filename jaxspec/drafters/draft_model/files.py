@@ -45,8 +45,8 @@ def for_target(config: DraftModelConfig, target: TargetConfig) -> DraftModelConf
     if config.vocab_size != target.vocab_size:
         raise ValueError(
             f"the drafter does not fit the target: its vocabulary has {config.vocab_size} tokens, "
-            f"the target's {target.vocab_size}; use a smaller model with the target's tokenizer, and "
-            "keep the tokenizer's files beside both"
+            f"the target's {target.vocab_size}; use a smaller model with the target's tokenizer, "
+            "and keep the tokenizer's files beside both"
         )
     return config
 

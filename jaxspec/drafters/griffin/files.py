@@ -106,7 +106,8 @@ def for_target(config: GriffinConfig, target: TargetConfig) -> GriffinConfig:
     if config.feature_layers not in ((), (target.num_layers,)):
         raise ValueError(
             f"the drafter does not fit the target: it reads target layers {config.feature_layers}, "
-            f"and GRIFFIN the final norm, {target.num_layers}; use a drafter trained for this target"
+            f"and GRIFFIN the final norm, {target.num_layers}; use a drafter trained for this "
+            "target"
         )
     fitted = dataclasses.replace(config, feature_layers=(target.num_layers,))
     return check_fits(fitted, target, final_norm=True)

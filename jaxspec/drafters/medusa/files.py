@@ -126,7 +126,8 @@ def _open(directory: Path, config: MedusaConfig) -> Tensors:
         return _Vllm(WeightFiles(directory), config.layers)
     if found is None:
         raise FileNotFoundError(
-            f"{directory} has no Medusa heads: expected {WEIGHTS}, {TORCH_WEIGHTS} or vLLM's {MODEL}"
+            f"{directory} has no Medusa heads: expected {WEIGHTS}, {TORCH_WEIGHTS} or vLLM's "
+            f"{MODEL}"
         )
     return (
         TorchFile(directory / found)

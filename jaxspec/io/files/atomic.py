@@ -130,7 +130,9 @@ def find_cause(error: BaseException) -> int | None:
 
 @contextlib.contextmanager
 def _cleaning(partial: Path, path: Path) -> Iterator[None]:
-    """Remove what is partial after an error, which then names `path`, or if Ctrl-C ends the process."""
+    """Remove what is partial after an error, which then names `path`, or if Ctrl-C ends the
+    process.
+    """
     try:
         with interrupts.partial_file(partial):
             yield

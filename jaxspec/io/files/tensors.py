@@ -1,4 +1,5 @@
-"""Tensors of weight files: the base class of readers, the dtypes of weights, and refusing bad values.
+"""Tensors of weight files: the base class of readers, the dtypes of weights, and refusing bad
+values.
 
 Readers map names to tensors, which are read on access.
 """

@@ -182,8 +182,8 @@ def _parse(path: Path, file) -> Any:
             )
             if root is None or f"{root}constants.pkl" in names:
                 raise ValueError(
-                    f"{path} is not a checkpoint of tensors (TorchScript, or another zip): save its "
-                    "state_dict()"
+                    f"{path} is not a checkpoint of tensors (TorchScript, or another zip): save "
+                    "its state_dict()"
                 )
             order = f"{root}byteorder"
             if order in names and archive.read(order) != b"little":

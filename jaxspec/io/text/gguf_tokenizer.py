@@ -61,8 +61,8 @@ def build_tokenizer(file: GgufFile) -> Any:
     build = {"gpt2": _byte_level, "llama": _sentencepiece}.get(entries.get("model"))
     if build is None or not isinstance(entries.get("tokens"), list):
         raise ValueError(
-            f"{file.path}: a tokenizer of kind {entries.get('model')!r} is not supported (supported: "
-            "'gpt2', 'llama'): load the model from a Hugging Face directory"
+            f"{file.path}: a tokenizer of kind {entries.get('model')!r} is not supported "
+            "(supported: 'gpt2', 'llama'): load the model from a Hugging Face directory"
         )
     special = read_special(file.metadata)
     for fault in special.faults:
@@ -124,8 +124,8 @@ def _byte_level(entries: dict[str, Any], special: SpecialTokens, path: str) -> A
     name = entries.get("pre") or ""
     if not name:
         log.warning(
-            "%s does not say how text is split into words (tokenizer.ggml.pre): llama.cpp's default "
-            "is taken, and answers may be worse; convert the model again",
+            "%s does not say how text is split into words (tokenizer.ggml.pre): llama.cpp's "
+            "default is taken, and answers may be worse; convert the model again",
             path,
         )
         name = "default"

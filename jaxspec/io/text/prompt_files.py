@@ -163,7 +163,8 @@ def _texts(record: dict, question: Question | None, domain: str, where: str) -> 
         turns = record["turns"]
         if not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):
             raise ValueError(
-                f"{where}: turns is not a list of texts: write one text for each of the user's turns"
+                f"{where}: turns is not a list of texts: write one text for each of the user's "
+                "turns"
             )
         return [_Text(turns[0], "asked", turns[0], name, tuple(turns[1:]))]
     if "instruction" in record:
@@ -172,8 +173,8 @@ def _texts(record: dict, question: Question | None, domain: str, where: str) -> 
     if "text" not in record:
         raise ValueError(
             f"{where} has none of the keys messages, prompt, turns, question, problem, "
-            "question_content, context with input, instruction, text: rename the one that holds the "
-            "prompt"
+            "question_content, context with input, instruction, text: rename the one that holds "
+            "the prompt"
         )
     head, answer, _ = record["text"].partition("\nAnswer:")
     if domain == "math" and answer:
@@ -201,7 +202,8 @@ def _content(text: _Text, tokenizer: Any, chat: bool | None) -> Any:
     if text.kind == "passage":
         if tokenizer is None:
             raise ValueError(
-                "this model has no tokenizer, so texts cannot be cut into prompts: use a model with a tokenizer"
+                "this model has no tokenizer, so texts cannot be cut into prompts: use a model "
+                "with a tokenizer"
             )
         return list(tokenizer.encode(text.text))[:PROMPT_TOKENS]
     wrapped = uses_template(tokenizer, chat) and (chat or text.kind == "asked")

@@ -2,7 +2,8 @@
 
 A question has two texts: one for a chat model, and one that a model without a chat template
 continues. What surrounds a question comes from the benchmark's own code or paper, if it has such a
-text. MATH-500 and AIME have none: chat models are asked as the codes of DFlash and BASTION ask them.
+text. MATH-500 and AIME have none: chat models are asked as the codes of DFlash and BASTION ask
+them.
 """
 
 from __future__ import annotations
@@ -135,7 +136,8 @@ def _ask_mbpp(record: Mapping[str, Any], where: str) -> Question:
         f"You are an expert Python programmer, and here is your task: {asked} "
         "Your code should pass these tests:\n\n" + "\n".join(tests)
     )
-    # The paper marks where the code begins. https://github.com/google-research/google-research, mbpp.
+    # The paper marks where the code begins. https://github.com/google-research/google-research,
+    # mbpp.
     return Question("mbpp", text, f"{text}\n[BEGIN]\n")
 
 

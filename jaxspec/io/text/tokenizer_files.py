@@ -58,7 +58,8 @@ def _prepare_files(folder: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             if file.read(len(_POINTER)) == _POINTER:
                 raise ValueError(
-                    f"{folder}: {name} is a pointer of Git LFS, not the file: run `git lfs pull` there"
+                    f"{folder}: {name} is a pointer of Git LFS, not the file: run `git lfs pull` "
+                    "there"
                 )
     if list(found) != ["tokenizer.model"]:
         return {}

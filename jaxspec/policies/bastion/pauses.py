@@ -34,7 +34,8 @@ LEAST_DEVIATION = 0.2
 
 
 class PauseRule(NamedTuple):
-    """When to draft; `python -m benchmarks pauses` counts what other values cost on recorded rounds.
+    """When to draft; `python -m benchmarks pauses` counts what other values cost on recorded
+    rounds.
 
     Attributes:
       optimism: standard deviations of the estimate that are added to it.

@@ -181,7 +181,9 @@ def add_schema(app: FastAPI, settings: HttpSettings, tokens: int | None) -> None
 
 
 def _correct(schema: dict[str, Any], settings: HttpSettings, tokens: int | None) -> dict[str, Any]:
-    """Say what depends on the server, and leave out the framework's own errors, which are none here."""
+    """Say what depends on the server, and leave out the framework's own errors, which are none
+    here.
+    """
     parts = schema["components"]
     for name in ("HTTPValidationError", "ValidationError"):
         parts["schemas"].pop(name, None)

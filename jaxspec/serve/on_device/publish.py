@@ -52,7 +52,8 @@ def _check_arrays(drafter: str, own: Any, new: Any) -> None:
     for name in [*expected, *found]:
         if expected.get(name) != found.get(name):
             raise ValueError(
-                f"weights of {drafter!r}: {name} is {found.get(name, 'missing')}, and the engine's is "
+                f"weights of {drafter!r}: {name} is {found.get(name, 'missing')}, and the "
+                "engine's is "
                 f"{expected.get(name, 'missing')}: give arrays of the same names, shapes and dtypes"
             )
 

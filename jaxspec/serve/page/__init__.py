@@ -11,7 +11,8 @@ _KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 # The page may talk to its own server alone, whatever a model writes into it.
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
-    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors "
+    "'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",

@@ -303,7 +303,9 @@ class Schedule:
         return next(part for part in self._device.parts if part >= load)
 
     def _find_choice(self, load: int, part: int | None = None) -> DraftChoice | None:
-        """Find the choice of a load; None if the rule leaves nothing to choose, or costs are unknown."""
+        """Find the choice of a load; None if the rule leaves nothing to choose, or costs are
+        unknown.
+        """
         part = self._part_of(load) if part is None else part
         live = self._live.get(part)
         return None if live is None else self._choices[part, int(live.find(False, load))]

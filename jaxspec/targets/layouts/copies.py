@@ -27,7 +27,8 @@ from jaxspec.targets.layouts.layout import Layout
 
 
 def multiply_panels(x: jax.Array, panels: jax.Array) -> jax.Array:
-    """Multiply `x` [..., in] by a matrix in panels [out / lanes, in, lanes], or transposed [out, in].
+    """Multiply `x` [..., in] by a matrix in panels [out / lanes, in, lanes], or transposed [out,
+    in].
 
     Returns:
       [..., out] in x's dtype.

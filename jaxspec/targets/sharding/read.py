@@ -28,7 +28,8 @@ from jaxspec.targets.weights import ignored, target_leaves
 def read_shared(
     stored: Tensors, config: TargetConfig, dtype: str, quantize: str | None, mesh: Mesh
 ) -> dict[str, Any]:
-    """Read variables of a target to the devices that share it, as `sharding.place.shard` places them.
+    """Read variables of a target to the devices that share it, as `sharding.place.shard` places
+    them.
 
     Args:
       stored: tensors by Hugging Face name.

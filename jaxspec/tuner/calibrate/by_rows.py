@@ -71,14 +71,16 @@ def calibrate(
     widths = default_widths(budget) if widths is None else tuple(widths)
     if widths[0] != 1 or widths[-1] != budget:
         raise ValueError(
-            f"widths are {list(widths)}: give them in ascending order, from 1 to the budget, {budget}"
+            f"widths are {list(widths)}: give them in ascending order, from 1 to the budget, "
+            f"{budget}"
         )
     # Any positive times work: the size is fixed, so they decide nothing.
     policy = make_bastion(make_costs(widths, (0.0,), 1.0, [[1.0]] * len(widths)))
     options = {"drafter": drafter, "budget": budget, "policy": policy, **options}
     if plan_rounds(params, options).policy is None:
         raise ValueError(
-            f"drafter {drafter!r} with a budget of {budget} drafts nothing: there is nothing to choose"
+            f"drafter {drafter!r} with a budget of {budget} drafts nothing: there is nothing to "
+            "choose"
         )
     cases = [Case(options, policy.controls.replace(rows=jnp.int32(size))) for size in (-1, *widths)]
     contexts, seconds = time_rounds(params, cases, contexts, repeats=repeats, batch=batch)

@@ -61,7 +61,8 @@ def test_tokens_of_the_prefill_do_not_count():
 
 
 def test_intervals_are_paired():
-    # Prompts differ by up to a factor of twelve, and the methods on each of them by 1.25 throughout.
+    # Prompts differ by up to a factor of twelve, and the methods on each of them by 1.25
+    # throughout.
     rounds = np.arange(1, 13)
     found = compare_rounds(runs("a", 4 * rounds) + runs("b", 5 * rounds), PROMPTS, {"a": "b"})
     assert found["a", "all"]["acceptance_ratio_ci"] == pytest.approx([1.25, 1.25])

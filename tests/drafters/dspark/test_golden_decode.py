@@ -51,8 +51,8 @@ def test_the_same_text_round_for_round(trace):
         options |= {"builder": "chain+confidence", "policy": make_dspark_threshold(limit)}
     out = decode(trace, **options)
     assert out.tokens == generated(trace)
-    # The prefill gives the first token. Our last round counts what was emitted alone, and theirs may
-    # be a round too many.
+    # The prefill gives the first token. Our last round counts what was emitted alone, and theirs
+    # may be a round too many.
     left = len(out.tokens) - 1 - np.cumsum([0, *trace["acceptance_lengths"][:-1]])
     theirs = np.minimum(trace["acceptance_lengths"], left)
     assert [len(step.path) for step in out.rounds] == theirs[theirs > 0].tolist()

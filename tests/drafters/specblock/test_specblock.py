@@ -40,8 +40,8 @@ class Golden:
         self.head = TargetHead(lambda tokens: table[tokens], lambda hidden: hidden)
         self.drafter = make_specblock_drafter(self.config)
         self.arrays = arrays("specblock", "infer_ranktopk10.npz")
-        # Pairs of the first and the second extension, nodes of a step (those after the recorded ones
-        # are fillers) and slots of a node.
+        # Pairs of the first and the second extension, nodes of a step (those after the recorded
+        # ones are fillers) and slots of a node.
         self.first, self.second = (self.arrays[f"{name}_tokens"].shape[1] for name in "ad")
         self.width, self.slots = len(self.arrays["b_tokens"]), self.config.slots
         self.rows = self.slots * (1 + 2 * self.width)

@@ -1,7 +1,7 @@
 """Who imports whom among the installed modules.
 
-Imports inside functions count, for a reader follows them too. `from package import name` leads to the
-module `package.name` where there is one, else to the package.
+Imports inside functions count, for a reader follows them too. `from package import name` leads to
+the module `package.name` where there is one, else to the package.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from pathlib import Path
 ROOT = Path(os.environ.get("HOUSE_ROOT") or Path(__file__).parents[3]).resolve()
 LIBRARY, KERNELS, TRAINING = ROOT / "jaxspec", ROOT / "pallas_kernels", ROOT / "training"
 LIBRARIES = (LIBRARY, KERNELS)
-# What a wheel holds. It calls the folder `training` `jaxspec.training`; what is there in a clone leads
-# to it.
+# What a wheel holds. It calls the folder `training` `jaxspec.training`; what is there in a clone
+# leads to it.
 INSTALLED = (*LIBRARIES, TRAINING)
 
 

@@ -36,8 +36,8 @@ VOCABULARY = records("specblock", "draft", "config.json")["vocab_size"]
 
 
 class Golden:
-    """The authors' batch: `PAIRS` pairs a row, the last of which has a zero token and zero logits of the
-    target after it.
+    """The authors' batch: `PAIRS` pairs a row, the last of which has a zero token and zero logits
+    of the target after it.
     """
 
     def __init__(self):

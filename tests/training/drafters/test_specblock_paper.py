@@ -87,7 +87,8 @@ def test_the_rank_head_alone_waits(monkeypatch):
     drafts, ranks = np.sum(DRAFT), RANK.sum()
     assert loss(waits, 2) == pytest.approx(drafts)
     assert loss(waits, 3) == pytest.approx(drafts + ranks)
-    # As the released code does, the blocks after the first may wait with it, and slots may fall off.
+    # As the released code does, the blocks after the first may wait with it, and slots may fall
+    # off.
     both = dataclasses.replace(waits, blocks_from=3)
     assert loss(both, 2) == pytest.approx(np.sum(DRAFT[0]))
     assert loss(dataclasses.replace(waits, decay=0.8), 2) == pytest.approx(2 + 1.6 + 6 + 6.4)

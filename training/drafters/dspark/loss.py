@@ -1,4 +1,5 @@
-"""The objective of DSpark drafters: many blocks per row, with heads that read the text's own tokens.
+"""The objective of DSpark drafters: many blocks per row, with heads that read the text's own
+tokens.
 
 Source: deepseek-ai/DeepSpec. Ours are packed rows, a reduced draft vocabulary, an optional KL
 divergence, and a backbone that may be frozen.

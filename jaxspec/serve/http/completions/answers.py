@@ -91,7 +91,9 @@ class Tally:
         }
 
     def metrics(self) -> dict[str, Any]:
-        """Return the figures of speculation; the acceptance length is tokens per round, of any kind."""
+        """Return the figures of speculation; the acceptance length is tokens per round, of any
+        kind.
+        """
         length = 1 + self.accepted / self.rounds if self.rounds else None
         counts = {
             "num_rounds": self.rounds,
