@@ -6,7 +6,7 @@ import argparse
 import sys
 
 import jaxspec
-from jaxspec.cli import adapt, chat, demo, generate, serve, train, tree
+from jaxspec.cli import adapt, chat, demo, generate, reproduce, serve, train, tree
 from jaxspec.cli.bench import methods as bench
 from jaxspec.cli.checkpoints import convert, doctor, inspect
 from jaxspec.cli.device import aot, calibrate, check, plan
@@ -30,6 +30,7 @@ COMMANDS = (
     doctor,
     aot,
     plan,
+    reproduce,
 )
 
 

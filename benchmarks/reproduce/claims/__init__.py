@@ -1,0 +1,1 @@
+"""The claims of each paper, as records."""

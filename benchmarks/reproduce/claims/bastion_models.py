@@ -1,0 +1,123 @@
+"""The claims of BASTION about its trees, its cost model and other devices."""
+
+from __future__ import annotations
+
+from benchmarks.reproduce.claim import Claim
+from benchmarks.reproduce.decide import devices, sweeps
+
+_BLOCK = ("dflash",)
+_MODEL = "No: rounds take what the roofline says of published sizes."
+_COSTS = "Yes: the paper's cost model is a GPU's; a CPU has another curve."
+_CALIBRATION = "a study of static, running and calibrated costs is being built"
+
+CLAIMS = (
+    Claim(
+        id="bastion/figure-5/peak-moves-with-gpu",
+        says="The best fixed budget differs between GPUs.",
+        paper="A100 and H100",
+        needs=("batches-a100", "batches-h100"),
+        decide=devices.best_budget_differs(
+            {"A100": "batches-a100", "H100": "batches-h100"}, (1, 4)
+        ),
+        drafters=("jetspec",),
+        scale=_MODEL,
+    ),
+    Claim(
+        id="bastion/figure-5/peak-moves-with-target",
+        says="The best fixed budget differs between targets.",
+        paper="4B and 8B",
+        needs=("batches-h100", "batches-qwen3-32b"),
+        decide=devices.best_budget_differs(
+            {"8B": "batches-h100", "32B": "batches-qwen3-32b"}, (1, 4)
+        ),
+        drafters=("jetspec",),
+        scale=_MODEL,
+    ),
+    Claim(
+        id="bastion/figure-6/pearson",
+        says="Sums of path probabilities predict the committed tokens: Pearson at least .7.",
+        paper=".79 to .82",
+        needs=("sweep-t0",),
+        decide=sweeps.correlates("sweep-t0", "pearson", 0.7),
+        drafters=_BLOCK,
+        scale="Yes: a drafter that was trained for minutes is less well calibrated.",
+    ),
+    Claim(
+        id="bastion/figure-6/spearman",
+        says="Their ranks agree: Spearman at least .65.",
+        paper=".72 to .80",
+        needs=("sweep-t0",),
+        decide=sweeps.correlates("sweep-t0", "spearman", 0.65),
+        drafters=_BLOCK,
+        scale="Yes: a drafter that was trained for minutes is less well calibrated.",
+    ),
+    Claim(
+        id="bastion/figure-8/best-first-beats-beam",
+        says="Best-first trees accept more than beams of as many rows.",
+        paper="7.0 % (4B) and 6.1 % (8B) at 61 rows",
+        needs=("sweep-t0",),
+        decide=sweeps.beats_beam("sweep-t0"),
+        drafters=_BLOCK,
+        scale="No: best-first is optimal for the drafter's own probabilities.",
+    ),
+    Claim(
+        id="bastion/figure-8/best-first-is-faster",
+        says="They are faster too.",
+        paper="figure 8b",
+        waits="beams are measured by acceptance alone; their speed is being built",
+        scale=_COSTS,
+    ),
+    Claim(
+        id="bastion/figure-9/calibration-cuts-the-error",
+        says="Calibration cuts the error of predicted times by at least four fifths.",
+        paper="87 to 92 % (29.2 to 2.3 ms)",
+        waits=_CALIBRATION,
+        scale=_COSTS,
+    ),
+    Claim(
+        id="bastion/figure-9/bare-roofline-underestimates",
+        says="The bare roofline underestimates verification.",
+        paper="8.7 against 22 ms at 32 rows",
+        waits=_CALIBRATION,
+        scale=_COSTS,
+    ),
+    Claim(
+        id="bastion/figure-9/static-is-robust",
+        says="Calibrated costs without a running correction lose nothing.",
+        paper="within .06 times of the best",
+        waits=_CALIBRATION,
+        scale=_COSTS,
+    ),
+    Claim(
+        id="bastion/figure-9/running-mean-is-fragile",
+        says="A running mean on the bare roofline is fragile.",
+        paper="+.28, +.18 and -12.7 %",
+        waits=_CALIBRATION,
+        scale=_COSTS,
+    ),
+    Claim(
+        id="bastion/section-4/times-are-predicted",
+        says="The cost table predicts the times of decodes: median error below 15 %.",
+        paper="2.3 ms of some 30",
+        needs=("sweep-t0",),
+        decide=sweeps.predicts("sweep-t0", "bastion-paper", 0.15),
+        drafters=_BLOCK,
+        scale=_COSTS,
+    ),
+    Claim(
+        id="bastion/proposition-2.4/first-decrease-is-enough",
+        says="Stopping at the first decrease is as fast as trying all sizes.",
+        paper="proved for convex costs",
+        needs=("sweep-t0",),
+        decide=sweeps.rule_beats("sweep-t0", "bastion-paper", "best"),
+        drafters=_BLOCK,
+        scale="Yes: costs of a CPU are a staircase.",
+    ),
+    Claim(
+        id="bastion/section-4/long-context",
+        says="Gains last at long contexts.",
+        paper="LongBench",
+        waits="mini has contexts of 512 tokens, and no set of long prompts is at hand",
+        scale="Yes.",
+    ),
+)

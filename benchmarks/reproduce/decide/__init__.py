@@ -1,0 +1,1 @@
+"""Pure rules that decide claims from reports."""
