@@ -141,6 +141,15 @@ def decide(claim: Claim, setting: Setting) -> dict[str, Any]:
     }
 
 
+def _try(claim: Claim, setting: Setting) -> dict[str, Any]:
+    """Decide a claim; a rule that fails is the reason, and hours of other claims go on."""
+    try:
+        return decide(claim, setting)
+    except Exception as error:
+        shown = f"{type(error).__name__}: {error}".strip(": ")
+        return {"verdict": NOT_RUN, "ours": f"its rule failed: {shown}"}
+
+
 def _find_device(claim: Claim, setting: Setting) -> str | None:
     """Return the processor that the first report names."""
     for name in claim.needs:
@@ -203,6 +212,6 @@ def reproduce(
                 except RuntimeError as error:
                     failed[name] = f"{name} failed: {error}"
             reason = failed.get(name)
-        result = {"verdict": NOT_RUN, "ours": reason} if reason else decide(claim, setting)
+        result = {"verdict": NOT_RUN, "ours": reason} if reason else _try(claim, setting)
         keep_result(claim, setting, result, folder)
         tell(claim, result)

@@ -230,6 +230,17 @@ def test_a_failure_is_the_reason_and_the_next_call_tries_again(toys, tmp_path):
     assert runner.ran.count("one/a.json") == 1
 
 
+def test_a_rule_that_fails_is_the_reason_and_others_go_on(toys, tmp_path):
+    def fail(reports):
+        raise KeyError("report")
+
+    broken = dataclasses.replace(toys[1], decide=fail)
+    setting, results, told = make_setting(tmp_path), tmp_path / "results", []
+    tell = lambda claim, result: told.append(result["ours"])  # noqa: E731
+    reproduce([broken, toys[0]], setting, results, run=Runner(), tell=tell)
+    assert told == ["its rule failed: KeyError: 'report'", "two: 2.0"]
+
+
 def test_other_settings_need_another_folder(toys, tmp_path):
     setting = make_setting(tmp_path)
     reproduce(toys, setting, tmp_path / "results", run=Runner())

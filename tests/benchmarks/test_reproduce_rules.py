@@ -240,6 +240,14 @@ def test_budgets_by_batch_and_device():
     assert both(reports).verdict == MIXED
 
 
+def test_the_share_of_a_drafters_pass_falls_with_its_target():
+    rule = devices.drafting_share_falls("qwen3-8b", "qwen3-32b", "a100")
+    slower = {"plans": {"qwen3-8b": [{"round": 0.01}], "qwen3-32b": [{"round": 0.04}]}}
+    assert rule(slower).verdict == CONFIRMED
+    alike = {"plans": {"qwen3-8b": [{"round": 0.01}], "qwen3-32b": [{"round": 0.015}]}}
+    assert rule(alike).verdict == REFUTED  # the drafter itself is nearly twice as large
+
+
 def make_stream(**arms):
     """A stream's report: {arm: rounds of each query}, all of 60 tokens; four queries a pass."""
     runs = [

@@ -121,7 +121,7 @@ CLAIMS = (
         says="The share of drafting falls with a larger target.",
         paper="16 % at 8B (Llama), 14 % (Qwen3), 11 % at 32B",
         needs=("plans",),
-        decide=devices.drafting_share_falls("qwen3-8b", "qwen3-32b", 1.6),
+        decide=devices.drafting_share_falls("qwen3-8b", "qwen3-32b", "a100"),
         scale="No: the roofline has the published sizes.",
     ),
     _component("no-broadcast", "prefix-broadcast", "3.21 and 4.41; without 2.99 and 4.13"),

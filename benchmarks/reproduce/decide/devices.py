@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.adapt.modelled import make_model
 from benchmarks.reproduce.claim import CONFIRMED, REFUTED, Finding, Reports
 from benchmarks.reproduce.decide.rules import Figure, above, below, combine, find
+from jaxspec.costs.roofline import DEVICES
 
 Decide = Callable[[Reports], Finding]
 
@@ -88,22 +90,24 @@ def best_budget_differs(names: dict[str, str], slots: tuple[int, ...]) -> Decide
     return decide
 
 
-def drafting_share_falls(small: str, large: str, drafter: float) -> Decide:
-    """The share of drafting, a fixed number of passes of a drafter of one target layer and its head,
-    is smaller beside a larger target: by the roofline, `drafter` seconds at 8B.
+def drafting_share_falls(small: str, large: str, device: str) -> Decide:
+    """A pass of the drafter, one layer of its target's sizes, a fusion and a head, takes less beside a
+    verification if the target is larger: both read their weights.
 
     Args:
-      small, large: names of the plans.
-      drafter: ratio of the two drafters' bytes.
+      small, large: names of the plans, which are those of the targets.
+      device: of the plans.
     """
 
     def decide(reports: Reports) -> Finding:
         rounds = [reports["plans"][name][0]["round"] for name in (small, large)]
-        ratio = drafter / (rounds[1] / rounds[0])
-        shown = f"a round {1e3 * rounds[0]:.1f} and {1e3 * rounds[1]:.1f} ms on an A100"
-        figure = Figure("drafting beside verification, 32B over 8B", ratio)
-        return find([figure], below)._replace(ours=f"{shown}; {figure}, by the roofline")
+        passes = [2 * make_model(name, device).drafter / rate for name in (small, large)]
+        shares = [one / whole for one, whole in zip(passes, rounds, strict=True)]
+        shown = f"{small} {shares[0]:.1%}, {large} {shares[1]:.1%} of a verification"
+        ratio = Figure("ratio", shares[1] / shares[0])
+        return find([ratio], below)._replace(ours=f"one pass: {shown}; {ratio}, by the roofline")
 
+    rate = DEVICES[device].bandwidth
     return decide
 
 
