@@ -39,6 +39,8 @@ def list_aims(one: dict[str, Any]) -> list[list[str]]:
         rows.append(
             _least("acceptance of the beam in every domain at every budget, ratio >= 1", beams, 1)
         )
+        speeds = {r["method"]: r["speed_ratio"] for r in one["best_first_over_beam"]}
+        rows.append(_least("speed of the beam over all prompts, ratio >= 1", speeds, 1))
     return rows
 
 

@@ -5,14 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from benchmarks.sweep.cost_kinds import KEPT, KINDS
 from jaxspec.bench.measure.methods import Method, parse_methods
 from jaxspec.builders import parse_builder
+from jaxspec.policies.bastion.controller import EMA_SUFFIX
 from jaxspec.policies.bastion.size_rules import SIZE_RULES
 
-# Suffix of a rule's name for a policy that corrects its times by a running mean.
-EMA = "+ema"
-# Budgets between which speed changes little.
-SERIES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+# Budgets between which speed changes little; BASTION's figures end at 1,024.
+SERIES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+
+
+class Rule(NamedTuple):
+    """What a policy of a sweep is made of.
+
+    Attributes:
+      name: of `SIZE_RULES`.
+      costs: one of `KINDS`, or `KEPT`.
+      corrected: whether it corrects its times after each verification.
+    """
+
+    name: str
+    costs: str
+    corrected: bool
 
 
 class Family(NamedTuple):
@@ -45,8 +59,7 @@ def make_family(
       name: `<drafter>-<builder>[+score][/setting...]`, as for `bench` without budget and policy.
       budgets: rows verified per round, the root included.
       largest: most rows that a policy may verify.
-      rules: rules such as `best`, or `best+ema`, which corrects its predicted times by the measured
-        times of decodes.
+      rules: see `parse_rule`.
 
     Raises:
       ValueError: the name is not one drafted method without a budget, or a budget is below 1.
@@ -65,11 +78,8 @@ def make_family(
         raise ValueError(
             f"budgets are {list(budgets)} and {largest}: give numbers of rows, the root included, of at least 1"
         )
-    unknown = next((rule for rule in rules if rule.removesuffix(EMA) not in SIZE_RULES), None)
-    if unknown is not None:
-        raise ValueError(
-            f"unknown rule {unknown!r}: choose among {', '.join(SIZE_RULES)}, each also with {EMA}"
-        )
+    for rule in rules:
+        parse_rule(rule)
     options, (head, slash, settings) = parsed[0].options, parsed[0].name.partition("/")
     drafter, drafted = options["drafter"], sorted({budget for budget in budgets if budget > 1})
 
@@ -85,3 +95,19 @@ def make_family(
         ),
         beams=tuple(sized(f"{drafter}-beam", budget, builder="beam") for budget in drafted if beam),
     )
+
+
+def parse_rule(text: str) -> Rule:
+    """Read `RULE[+COSTS][+ema]`, such as `best`, `bastion-paper+fit` or `bastion-paper+bare+ema`.
+
+    Raises:
+      ValueError: there is no such rule, or no such kind of costs.
+    """
+    rest = text.removesuffix(EMA_SUFFIX)
+    name, _, costs = rest.partition("+")
+    if name not in SIZE_RULES or (costs or KEPT) not in (*KINDS, KEPT) or rest.endswith("+"):
+        raise ValueError(
+            f"unknown rule {text!r}: choose among {', '.join(SIZE_RULES)}, each also with the costs "
+            f"{', '.join(f'+{kind}' for kind in KINDS)}, and with {EMA_SUFFIX}"
+        )
+    return Rule(name, costs, rest != text)

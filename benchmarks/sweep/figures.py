@@ -135,34 +135,33 @@ def compare_hindsight(t: Timings, policy: str, fixed: Sequence[str]) -> list[dic
     return [*records, single | {"margins": margins}]
 
 
-def compare_acceptance(t: Timings, pairs: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Compare mean acceptance lengths of pairs of methods, for each domain and `all`."""
+def compare_pairs(t: Timings, pairs: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Compare pairs of methods in mean acceptance length and in speed, for each domain and `all`.
+
+    Returns:
+      A record per pair and domain: `length` and `other_length` in tokens a round, `ratio` of both;
+      `speed` and `other_speed` in tokens a second, `speed_ratio`; ratios with intervals (`_ci`).
+    """
     of, records = np.array(t.domains), []
-    drawn = resample_prompts(t.domains)
+    drawn, once = resample_prompts(t.domains), np.ones((1, len(of)))
     for domain in (*dict.fromkeys(t.domains), ALL_DOMAINS):
         chosen = (of == domain) | (domain == ALL_DOMAINS)
         for pair in pairs:
             m = [t.methods.index(name) for name in pair]
 
-            def lengths(times, m=m, chosen=chosen):
+            def over(per, times, m=m, chosen=chosen):
                 return [
-                    (times[:, chosen] @ t.tokens[i, chosen])
-                    / (times[:, chosen] @ t.rounds[i, chosen])
+                    (times[:, chosen] @ t.tokens[i, chosen]) / (times[:, chosen] @ per[i, chosen])
                     for i in m
                 ]
 
-            first, second = (float(one[0]) for one in lengths(np.ones((1, len(of)))))
-            spread = np.divide(*lengths(drawn))
-            record = {
-                "method": pair[0],
-                "other": pair[1],
-                "domain": domain,
-                "length": first,
-                "other_length": second,
-            }
-            records.append(
-                record | {"ratio": first / second, "ratio_ci": bound_spread(drawn, spread)}
-            )
+            record = {"method": pair[0], "other": pair[1], "domain": domain}
+            for name, prefix, per in (("length", "", t.rounds), ("speed", "speed_", t.seconds)):
+                first, second = (float(one[0]) for one in over(per, once))
+                bounds = bound_spread(drawn, np.divide(*over(per, drawn)))
+                record |= {name: first, f"other_{name}": second}
+                record |= {f"{prefix}ratio": first / second, f"{prefix}ratio_ci": bounds}
+            records.append(record)
     return records
 
 

@@ -10,20 +10,20 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks.sweep.family import EMA, Family
+from benchmarks.sweep.cost_kinds import make_cost_kinds
+from benchmarks.sweep.family import Family, parse_rule
 from benchmarks.sweep.rounds import trace_rounds
 from benchmarks.sweep.sweep_summary import summarise_sweep
 from jaxspec.bench.measure.decodes import Run, time_decodes
 from jaxspec.bench.measure.methods import Method
 from jaxspec.bench.report.summary import describe_environment
+from jaxspec.costs.roofline import PeakRates
+from jaxspec.costs.roofline_fit import EMA
 from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.io.text.prompt_files import LabelledPrompt
 from jaxspec.policies.bastion.controller import make_bastion
-from jaxspec.tuner.calibrate.by_rows import calibrate, measured, timed
+from jaxspec.tuner.calibrate.by_rows import timed
 from jaxspec.tuner.calibrate.round_clock import plan_rounds
-
-# Weight of a decode in the running mean by which a policy corrects its times.
-EMA_WEIGHT = 0.1
 
 
 def sweep_budgets(
@@ -34,28 +34,27 @@ def sweep_budgets(
     temperatures: Sequence[float] = (0.0,),
     repeats: int = 3,
     widths: Sequence[int] | None = None,
+    device: PeakRates | None = None,
     options: dict[str, Any] | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Measure a family of methods; return a report ready for JSON.
 
-    Fixed budgets and policies take turns within a prompt, and drift of the machine between repeats
-    is divided out. Beams decode afterwards, once, since only their acceptance is compared. Fixed
-    budgets are compiled only for their own number of rows, as in normal use. A policy keeps what it
-    learned from prompt to prompt.
+    Fixed budgets, beams and policies take turns within a prompt, and drift of the machine between
+    repeats is divided out. Fixed budgets and beams are compiled only for their own number of rows,
+    as in normal use. A policy keeps what it learned from prompt to prompt.
 
     Args:
-      widths: rows that verification under a policy is compiled for, ascending from 1 to its budget;
-        round times are then measured again (None: use the kept times, see
-        `jaxspec.tuner.calibrate.by_rows`).
+      widths, device: see `benchmarks.sweep.cost_kinds.make_cost_kinds`.
       options: keyword arguments of `jaxspec.decode` for all methods.
 
     Returns:
       `device`, `versions`, `dtype`, `options`, `repeats`, `prompts` (the domain of each) and
       `temperatures`, a list of what `summarise_sweep` returns for each, with its `temperature`,
-      `compile_seconds` {method: s} and the `table` of round times.
+      `compile_seconds` {method: s} and `tables`, the costs of rounds by their kind.
     """
-    found, settings = [], {"repeats": repeats, "widths": widths, "progress": progress}
+    found, settings = [], {"repeats": repeats, "progress": progress}
+    settings |= {"widths": widths, "device": device}
     for temperature in temperatures:
         at = dict(options or {}) | {"temperature": temperature}
         found.append({"temperature": temperature} | _at(params, prompts, family, at, **settings))
@@ -68,57 +67,60 @@ def sweep_budgets(
 
 
 def _at(
-    params, prompts, family: Family, options: dict[str, Any], *, repeats, widths, progress
+    params,
+    prompts,
+    family: Family,
+    options: dict[str, Any],
+    *,
+    repeats: int,
+    widths: Sequence[int] | None,
+    device: PeakRates | None,
+    progress: Callable[[str], None],
 ) -> dict[str, Any]:
     """Run the sweep at one temperature."""
     progress("measuring the times of rounds")
-    table = _table(params, family.policies[0], options, widths) if family.policies else None
-    policies, (decodes, watch) = [_with_policy(one, table) for one in family.policies], _watcher()
-    common = {"options": options, "progress": progress}
+    rules = [parse_rule(one.options["policy"]) for one in family.policies]
+    costs = {}
+    if rules:
+        settings, kinds = timed(options | family.policies[0].options), {one.costs for one in rules}
+        given = {"widths": widths, "device": device, **settings}
+        costs = make_cost_kinds(params, family.drafter, kinds, **given)
+    policies = [_with_policy(one, costs) for one in family.policies]
+    decodes, watch = _watcher()
+    methods = (*family.fixed, *family.beams, *policies)
     runs, compiling = time_decodes(
-        params, prompts, (*family.fixed, *policies), repeats=repeats, each=watch, **common
+        params, prompts, methods, repeats=repeats, each=watch, options=options, progress=progress
     )
     progress("tracing rounds")
-    # Policies with equal settings differ only in measured times, which are not used here.
-    traced = {method.options["policy"].config: method for method in reversed(policies)}
+    # A correction by measured times plays no part here.
+    traced = dict(zip([rule[:2] for rule in rules[::-1]], policies[::-1], strict=True))
     rounds = [
         one
         for method in reversed(traced.values())
         for one in trace_rounds(params, prompts, method, options)
     ]
     jax.clear_caches()
-    # Add `ar`, the reference for their tokens.
-    beams = (family.fixed[0], *family.beams) if family.beams else ()
-    others = time_decodes(params, prompts, beams, repeats=1, **common)[0] if beams else []
-    jax.clear_caches()
     progress("")
-    about = {"compile_seconds": compiling, "table": table and _plain(table)}
-    if table:
+    tables = {kind or "kept": _plain(one) for kind, one in costs.items()}
+    if tables:
         plan = plan_rounds(params, options | family.policies[0].options | {"policy": None})
-        about["table"]["depth"] = plan.longest - 1
-    return about | summarise_sweep(runs, others, decodes, rounds, prompts, family)
+        tables = {kind: one | {"depth": plan.longest - 1} for kind, one in tables.items()}
+    about = {"compile_seconds": compiling, "tables": tables}
+    return about | summarise_sweep(runs, decodes, rounds, prompts, family)
 
 
-def _table(
-    params, method: Method, options: dict[str, Any], widths: Sequence[int] | None
-) -> RoundCosts:
-    settings = timed(options | method.options)
-    if widths is None:
-        return measured(params, method.options["drafter"], **settings)
-    return calibrate(params, method.options["drafter"], widths=widths, **settings)
-
-
-def _with_policy(method: Method, table: RoundCosts) -> Method:
-    rule = method.options["policy"]
-    policy = make_bastion(
-        table, rule.removesuffix(EMA), running=EMA_WEIGHT if rule.endswith(EMA) else 0.0
-    )
+def _with_policy(method: Method, costs: dict[str, RoundCosts]) -> Method:
+    rule = parse_rule(method.options["policy"])
+    policy = make_bastion(costs[rule.costs], rule.name, ema=EMA if rule.corrected else 0.0)
     return Method(method.name, method.options | {"policy": policy})
 
 
-def _plain(table: RoundCosts) -> dict[str, Any]:
-    arrays = {"contexts": table.contexts, "draft": table.draft, "verify": table.verify[0]}
-    return {"widths": list(table.widths)} | {name: x.tolist() for name, x in arrays.items()}
+def _plain(costs: RoundCosts) -> dict[str, Any]:
+    """Return the costs of the compiled widths as JSON values."""
+    verify = costs.verify[0, [costs.widths.index(width) for width in costs.compiled]]
+    arrays = {"contexts": costs.contexts, "draft": costs.draft, "verify": verify}
+    plain = {"widths": list(costs.compiled), "about": costs.about}
+    return plain | {name: x.tolist() for name, x in arrays.items()}
 
 
 def _watcher() -> tuple[list[dict[str, Any]], Callable[[Run, Any], None]]:

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from jaxspec.cli.shared import options, parse, values
+from jaxspec.costs.roofline import DEVICES
 
 EXAMPLE = "--method jetspec-best_first --budgets 1,4,16 --budget 16 --limit 2"
 
@@ -35,15 +36,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--policies",
         type=parse.parse_names,
         default=("best",),
-        help="best, bastion-paper or bastion-code, each also with +ema (default: best)",
+        help="best, bastion-paper, bastion-first-decrease or bastion-code, each also with costs "
+        "(+measured, +fit or +bare; else those that are kept), and with +ema: a correction after "
+        "each verification (default: best)",
     )
     add(
         "--widths",
-        type=parse.parse_integers,
-        help="numbers of rows to compile a policy's verification for, from 1 to --budget; "
-        "measures their cost again",
+        type=parse.parse_counts,
+        help="numbers of rows to compile a policy's verification for, as in 1-8,12,16; measures "
+        "their costs again, and fits them if the kept ones are a fit",
     )
-    add("--beam", action="store_true", help="also measure the acceptance of beams of each budget")
+    add(
+        "--device",
+        choices=tuple(DEVICES),
+        help="peak rates of +fit and +bare, from data sheets (default: measured here)",
+    )
+    add("--beam", action="store_true", help="also measure beams of each budget")
     options.add_scramble(parser, "the drafter")
     add(
         "--prompts",
@@ -86,7 +94,8 @@ def run(arguments: argparse.Namespace) -> tuple[Any, str]:
         family,
         temperatures=arguments.temperature,
         repeats=arguments.repeats,
-        widths=arguments.widths,
+        widths=arguments.widths and tuple(sorted({1, *arguments.widths, arguments.budget})),
+        device=DEVICES.get(arguments.device),
         options={name: getattr(arguments, name) for name in names},
         progress=values.show_progress,
     )

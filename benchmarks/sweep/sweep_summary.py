@@ -10,8 +10,8 @@ import numpy as np
 from benchmarks.sweep.family import Family
 from benchmarks.sweep.figures import (
     average_domains,
-    compare_acceptance,
     compare_hindsight,
+    compare_pairs,
     reduce_runs,
 )
 from benchmarks.sweep.predictions import fit_surrogate, measure_prediction_errors
@@ -22,7 +22,6 @@ from jaxspec.io.text.prompt_files import ALL_DOMAINS, LabelledPrompt
 
 def summarise_sweep(
     runs: Sequence[Run],
-    beams: Sequence[Run],
     decodes: Sequence[dict[str, Any]],
     rounds: Sequence[dict[str, Any]],
     prompts: Sequence[LabelledPrompt],
@@ -31,8 +30,7 @@ def summarise_sweep(
     """Summarise the runs of one temperature.
 
     Args:
-      runs: runs of fixed budgets and policies.
-      beams: runs of beams and `ar`; may be empty.
+      runs: of all methods of the family, in turns.
       decodes: see `measure_prediction_errors`; also with `sizes`, rounds by rows verified.
       rounds: records of `trace_rounds`.
 
@@ -45,21 +43,13 @@ def summarise_sweep(
     drift = estimate_drift(runs)
     runs = [remove_drift(run, drift) for run in runs]
     t, domains = reduce_runs(runs, prompts), [prompt.domain for prompt in prompts]
-    fixed = [method.name for method in family.fixed]
-    pairs = [(fixed[1 + i], beam.name) for i, beam in enumerate(family.beams)]
-    compared = (
-        reduce_runs([*runs, *(run for run in beams if run.method != "ar")], prompts)
-        if beams
-        else None
-    )
+    fixed, beams = ([method.name for method in some] for some in (family.fixed, family.beams))
+    pairs = [(fixed[1 + i], beam) for i, beam in enumerate(beams)]
+    records = summarise(runs, prompts)
     return {
-        "results": summarise(runs, prompts),
-        "averages": average_domains(t),
-        "beams": [
-            record
-            for record in (summarise(beams, prompts) if beams else ())
-            if record["method"] != "ar"
-        ],
+        "results": [record for record in records if record["method"] not in beams],
+        "averages": [one for one in average_domains(t) if one["method"] not in beams],
+        "beams": [record for record in records if record["method"] in beams],
         "hindsight": [
             record
             for policy in family.policies
@@ -68,7 +58,7 @@ def summarise_sweep(
         "sizes": _sizes(decodes, domains),
         "prediction": measure_prediction_errors(decodes, domains),
         "surrogate": fit_surrogate(rounds, domains),
-        "best_first_over_beam": compare_acceptance(compared, pairs) if compared else [],
+        "best_first_over_beam": compare_pairs(t, pairs),
         "decodes": list(decodes),
         "rounds": list(rounds),
     }

@@ -64,17 +64,17 @@ def _render_one(one: dict[str, Any]) -> str:
                 _tabulate_surrogate(one["surrogate"]),
             ),
         ]
-    if one.get("table"):
+    for kind, table in one.get("tables", {}).items():
         titled.append(
             (
-                "c = T_draft / (gamma T_verify) of the measured rounds, by rows and cached tokens",
-                _tabulate_costs(one["table"]),
+                f"c = T_draft / (gamma T_verify) of {kind} costs, by rows and cached tokens",
+                _tabulate_costs(table),
             )
         )
     if one["best_first_over_beam"]:
         titled.append(
             (
-                "acceptance length over that of the beam with the same budget",
+                "acceptance length and speed over those of the beam with the same budget",
                 _tabulate_beams(one["best_first_over_beam"]),
             )
         )
@@ -205,10 +205,11 @@ def _tabulate_costs(table: dict[str, Any]) -> Table:
 def _tabulate_beams(records: Iterable[dict[str, Any]]) -> Table:
     columns = [Column("method"), Column("domain"), Column("length", fixed(2))]
     columns += [Column("beam's", fixed(2)), Column("ratio", with_interval(3))]
-    return Table(
-        columns,
-        [
-            [r["method"], r["domain"], r["length"], r["other_length"], (r["ratio"], r["ratio_ci"])]
-            for r in records
-        ],
-    )
+    columns += [Column("tokens/s", fixed(1)), Column("beam's", fixed(1))]
+    columns += [Column("ratio", with_interval(3))]
+    rows = []
+    for r in records:
+        lengths = [r["length"], r["other_length"], (r["ratio"], r["ratio_ci"])]
+        speeds = [r["speed"], r["other_speed"], (r["speed_ratio"], r["speed_ratio_ci"])]
+        rows.append([r["method"], r["domain"], *lengths, *speeds])
+    return Table(columns, rows)

@@ -15,8 +15,12 @@ from jaxspec.round.loop import run
 
 
 def wants_each_round(session: Session) -> bool:
-    """Whether the session's policy asks for the time of every round."""
-    return session.policy is not None and session.policy.config.each_round
+    """Whether the session's policy asks for the time of every round.
+
+    Processes measure different times and would decide differently, so several observe none.
+    """
+    asks = session.policy is not None and session.policy.config.each_round
+    return asks and jax.process_count() == 1
 
 
 def run_observed(session: Session, state: DecodeState) -> tuple[Session, DecodeState]:

@@ -30,7 +30,7 @@ class Finished(NamedTuple):
 
     Attributes:
       session: of all sequences. It differs from the given one only if its policy observes every
-        round of a trace.
+        round.
       state: of all sequences; on the host and without caches if the batch shrank.
       traces: the rounds of each sequence, or None.
       shrunk: whether the last rounds ran on a part of the sequences.
@@ -67,7 +67,9 @@ def run_session(
             session, state = hooks.before_rounds(session, state)
         session, state, traces, shrunk = run_to_end(session, state, trace, shrink, hooks)
         seconds = Seconds(prefill, time.perf_counter() - decoding, decoding - started - prefill)
-    rounds_only = not (trace or session.stop_strings or shrunk) and compilations() == compiled
+    observed = wants_each_round(session)  # and has learned from every round
+    rounds_only = not (trace or session.stop_strings or shrunk or observed)
+    rounds_only = rounds_only and compilations() == compiled
     # Processes measure different times. What a policy learns from them would differ.
     rounds_only = rounds_only and jax.process_count() == 1
     outputs = make_outputs(session, state, seconds, traces, rounds_only)
@@ -85,7 +87,8 @@ def run_to_end(
     """Run rounds until every sequence is done.
 
     The host looks every `SECONDS_PER_LOOK`, so that Ctrl-C can end the call, or every few rounds if
-    it searches for stop strings or shrinks the batch, or after each if it traces.
+    it searches for stop strings or shrinks the batch, or after each if it traces or the policy
+    observes each.
 
     Args:
       session: see `jaxspec.call.session.prepare`.
@@ -108,14 +111,14 @@ def run_to_end(
             break
         if shrink:
             session, state = batch.shrink(session, state)
-        if traces is None:
-            state = pace.run(session, state)
-            continue
         if wants_each_round(session):
             session, state = run_observed(session, state)
+        elif traces is None:
+            state = pace.run(session, state)
         else:
             state = run_rounds(session, state, 1, hooks)
-        record_round(session, state, batch.select(traces))
+        if traces is not None:
+            record_round(session, state, batch.select(traces))
     if batch.shrunk:
         # Costs of smaller batches are not those that the call's policy may learn.
         return Finished(batch.session, batch.join(state), traces, True)

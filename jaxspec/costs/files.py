@@ -38,6 +38,7 @@ def encode_costs(costs: RoundCosts) -> dict[str, Any]:
         "fingerprint": costs.fingerprint,
         "widths": list(costs.widths),
         "blocks": list(costs.blocks),
+        "compiled": list(costs.compiled),
         **{name: None if array is None else array.tolist() for name, array in arrays.items()},
     }
 
@@ -59,6 +60,7 @@ def decode_costs(content: Any, path: str | os.PathLike) -> RoundCosts:
             step=content["step"],
             blocks=content["blocks"],
             about=content["about"],
+            compiled=content.get("compiled"),  # tables of all compiled widths may lack it
         )
         same = costs.fingerprint == content["fingerprint"]
     except (KeyError, IndexError, TypeError, ValueError) as error:

@@ -1,8 +1,8 @@
 """Replace measured verification times by the roofline that is fitted to them, as BASTION does.
 
 Oh, Cao et al. 2026 (arXiv 2605.29727), section 4. A measured table is a staircase with noise, and
-ends at the rows that were measured. The fit is a smooth model of four coefficients, which the
-paper's controller follows from row to row.
+ends at the rows that were measured. The fit is a model of four coefficients, which is evaluated at
+every number of rows and which the paper's controller follows from row to row.
 """
 
 from __future__ import annotations
@@ -14,8 +14,21 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.costs.roofline import PeakRates, check_dense, paper_bytes, paper_flops, roofline_costs
-from jaxspec.costs.roofline_fit import RooflineFit, fit_roofline, weigh_small_forwards
+from jaxspec.costs.roofline import (
+    PeakRates,
+    check_dense,
+    double_contexts,
+    paper_bytes,
+    paper_flops,
+    roofline_costs,
+)
+from jaxspec.costs.roofline_fit import (
+    EMA,
+    RooflineFit,
+    correct_running,
+    fit_roofline,
+    weigh_small_forwards,
+)
 from jaxspec.costs.round_costs import RoundCosts
 
 
@@ -23,19 +36,17 @@ class FittedCosts(NamedTuple):
     """A fitted table, and how far predictions are from measured verification times.
 
     Attributes:
-      costs: the measured drafting with the fitted verification.
+      costs: the measured drafting with the fitted verification, at every number of rows. Its
+        `about` holds the coefficients, the errors and the measured times.
       fit: the coefficients.
-      bare_error: root mean square error of the bare roofline, in seconds.
-      error: that of the fit.
-      left_out_error: that of predictions for each context by a fit to the others; None if the
-        others are too few.
+      errors: root mean square errors in seconds, of the `bare` roofline and of the `fit`, of both
+        with the running correction (`ema`, `ema_fit`), see `run_ema`, and `left_out`, of the
+        predictions for each context by a fit to the others (None if the others are too few).
     """
 
     costs: RoundCosts
     fit: RooflineFit
-    bare_error: float
-    error: float
-    left_out_error: float | None
+    errors: dict[str, float | None]
 
 
 def fit_costs(
@@ -67,28 +78,60 @@ def fit_costs(
     seconds = measured.verify[0].ravel()
     fit = fit_roofline(compute, memory, seconds, weigh_small_forwards(new))
     left_out = list(_predict_left_out(new, cached, compute, memory, seconds))
-    bare_error, error = (
-        _rms(model.seconds(compute, memory) - seconds) for model in (RooflineFit(), fit)
-    )
-    left_out_error = _rms(np.concatenate(left_out)) if left_out else None
-    costs = roofline_costs(
-        config,
-        device,
-        measured.widths,
-        measured.contexts,
-        draft=measured.draft,
-        itemsize=itemsize,
-        fit=fit,
-    )
+    errors: dict[str, float | None] = {}
+    for name, model in (("bare", RooflineFit()), ("fit", fit)):
+        predicted = model.seconds(compute, memory)
+        errors[name] = _rms(predicted - seconds)
+        errors["ema" if name == "bare" else "ema_fit"] = _rms(run_ema(predicted, seconds))
+    errors["left_out"] = _rms(np.concatenate(left_out)) if left_out else None
+    costs = spread_roofline(config, measured, device, itemsize, fit)
     about = measured.about | {
         "verification": "roofline, fitted to measured times",
         **device._asdict(),
         **fit._asdict(),
-        "error": error,
-        "bare_error": bare_error,
+        "root_mean_square_errors": errors,
+        "measured": {
+            "widths": list(measured.widths),
+            "contexts": measured.contexts.tolist(),
+            "seconds": measured.verify[0].tolist(),
+            "bare": RooflineFit()
+            .seconds(compute, memory)
+            .reshape(measured.verify[0].shape)
+            .tolist(),
+        },
     }
-    costs = dataclasses.replace(costs, about=about)
-    return FittedCosts(costs, fit, bare_error, error, left_out_error)
+    return FittedCosts(dataclasses.replace(costs, about=about), fit, errors)
+
+
+def spread_roofline(
+    config: TargetConfig,
+    measured: RoundCosts,
+    device: PeakRates,
+    itemsize: int = 2,
+    fit: RooflineFit | None = None,
+) -> RoundCosts:
+    """Replace the verification of measured costs by a roofline, up to the target's last position.
+
+    Drafting stays as measured. `fit`: None takes the bare roofline.
+    """
+    contexts = double_contexts(measured.contexts, config.max_positions)
+    draft = np.interp(contexts, measured.contexts, measured.draft)
+    return roofline_costs(
+        config, device, measured.compiled, contexts, draft=draft, itemsize=itemsize, fit=fit
+    )
+
+
+def run_ema(predicted: np.ndarray, seconds: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Compute the errors, in seconds, of predictions times BASTION's running factor.
+
+    The factor sees the measured times one after the other in random order, all of them twice. Each
+    is predicted with the factor before it, and the errors are those of the second time.
+    """
+    rng = np.random.default_rng(seed)
+    order = np.concatenate([rng.permutation(len(seconds)) for _ in range(2)])
+    factor = correct_running(seconds[order], predicted[order], EMA)[len(seconds) - 1 : -1]
+    last = order[len(seconds) :]
+    return factor * predicted[last] - seconds[last]
 
 
 def _predict_left_out(

@@ -88,10 +88,15 @@ def roofline_costs(
 ) -> RoundCosts:
     """Compute round costs from a device's peak rates, as BASTION does, instead of measuring them.
 
+    They are given for every number of rows, and so is their cost of one row more. Both branches of
+    the roofline are polynomials of the rows with coefficients of at least 0, so the costs are
+    convex, as proposition 2.4 needs: the first size after which the expected tokens per second
+    decrease is the best one.
+
     Args:
       config: of the target.
       device: peak rates.
-      widths: rows of a verification, ascending from 1.
+      widths: rows that verification is compiled for, ascending from 1.
       contexts: cached tokens, ascending.
       draft: seconds of drafting, one number or one per context.
       itemsize: bytes of a weight.
@@ -102,7 +107,19 @@ def roofline_costs(
       ValueError: the target is sparse, or see `make_costs`.
     """
     check_dense(config)
-    new, cached = np.array(widths)[:, None], np.array(contexts)[None]
+    rows = range(1, widths[-1] + 1)
+    new, cached = np.array(rows)[:, None], np.array(contexts)[None]
     compute = np.asarray(paper_flops(config, new, cached)) / device.flops
     memory = np.asarray(paper_bytes(config, new, cached, itemsize)) / device.bandwidth
-    return make_costs(widths, contexts, draft, (fit or RooflineFit()).seconds(compute, memory))
+    seconds = (fit or RooflineFit()).seconds(compute, memory)
+    return make_costs(rows, contexts, draft, seconds, compiled=widths)
+
+
+def double_contexts(contexts: Sequence[float], most: int) -> np.ndarray:
+    """Add contexts to evaluate a roofline at, int64: the first one doubled and doubled up to `most`.
+
+    Costs are linear between the contexts of a table and constant beyond the last.
+    """
+    first = int(contexts[0])
+    doubled = [first << i for i in range(max(most // first, 1).bit_length())]
+    return np.unique([*contexts, *doubled, max(most, first)]).astype(np.int64)

@@ -19,6 +19,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+# Weight of a measured time in the running correction; the golden traces have 0.1 and 0.2.
+EMA = 0.2
+
 
 class RooflineFit(NamedTuple):
     """Coefficients of the two branches, in the reference's order. Offsets are in seconds."""
@@ -98,7 +101,7 @@ def fit_roofline(
 def correct_running(
     observed: Sequence[float], predicted: Sequence[float], rate: float, start: float = 1.0
 ) -> np.ndarray:
-    """Run BASTION's EMA: c <- (1 - rate) c + rate * observed / predicted after every round.
+    """Run BASTION's EMA: c <- (1 - rate) c + rate * observed / predicted after every verification.
 
     The corrected prediction is c times the model's.
 

@@ -28,8 +28,8 @@ class RoundCosts:
     A round that drafts takes draft + steps * step + verify.
 
     Attributes:
-      widths: rows that verification is compiled for. A tree costs what the smallest width that
-        holds it costs.
+      widths: rows whose costs are given. A tree costs what the smallest width that holds it costs.
+        Measured tables give the widths that are compiled, a roofline every number of rows.
       contexts: float64 [K], cached tokens. Costs are linear between them and constant beyond.
       draft: float64 [K], drafting, building the tree and absorbing committed tokens; 0 if these
         were not measured separately from `verify`.
@@ -39,6 +39,7 @@ class RoundCosts:
       blocks: block sizes, the anchor included; () if sizes are not distinguished.
       about: describes the measurement (device, model, drafter and so on) by names and numbers, as
         JSON.
+      compiled: rows that verification is compiled for, up to the last of `widths`.
     """
 
     widths: tuple[int, ...]
@@ -49,11 +50,13 @@ class RoundCosts:
     step: np.ndarray | None = None
     blocks: tuple[int, ...] = ()
     about: dict[str, Any] = dataclasses.field(default_factory=dict)
+    compiled: tuple[int, ...] = ()
 
     @property
     def fingerprint(self) -> str:
         """A short hash of the numbers; a saved policy names the one that it was trained for."""
-        sizes = np.array([*self.widths, *self.blocks], np.float64)
+        compiled = () if self.compiled == self.widths else self.compiled
+        sizes = np.array([*self.widths, *self.blocks, *compiled], np.float64)
         return fingerprint((sizes, self.contexts, self.draft, self.verify, self.plain, self.step))
 
     def seconds(
@@ -165,6 +168,7 @@ def make_costs(
     step: ArrayLike | None = None,
     blocks: Sequence[int] = (),
     about: dict[str, Any] | None = None,
+    compiled: Sequence[int] | None = None,
 ) -> RoundCosts:
     """Check and make a table; the other arguments are those of `RoundCosts`.
 
@@ -172,14 +176,22 @@ def make_costs(
       draft: [K], or one number for all contexts.
       verify: [C, W, K] with `blocks`, else [W, K].
       plain: [K]; None takes `verify` of one row, with which `widths` must begin.
+      compiled: None: all of `widths`.
 
     Raises:
       ValueError: widths, contexts or blocks out of order, a wrong shape, or a time that is not a
         positive number (`draft` and `step` may be 0).
     """
-    widths, blocks = (tuple(int(size) for size in sizes) for sizes in (widths, blocks))
+    compiled = widths if compiled is None else compiled
+    widths, blocks, compiled = (
+        tuple(int(size) for size in sizes) for sizes in (widths, blocks, compiled)
+    )
     contexts, verify = np.asarray(contexts, np.float64), np.asarray(verify, np.float64)
     _check_sizes(widths, contexts, blocks, plain is None)
+    if not _ascend(compiled) or compiled[-1:] != widths[-1:]:
+        raise ValueError(
+            f"compiled widths are {list(compiled)}: give them in ascending order up to {widths[-1]}"
+        )
     wanted = (*((len(blocks),) if blocks else ()), len(widths), len(contexts))
     if verify.shape != wanted:
         raise ValueError(
@@ -196,9 +208,8 @@ def make_costs(
         raise ValueError("a time is not a number of seconds of at least 0: measure again")
     if not all(_is_time(times) and np.all(times > 0) for times in (verify, parts["plain"])):
         raise ValueError("a time is not a positive number of seconds: measure again")
-    return RoundCosts(
-        widths, contexts, verify=verify, blocks=blocks, about=dict(about or {}), **parts
-    )
+    known = {"blocks": blocks, "about": dict(about or {}), "compiled": compiled}
+    return RoundCosts(widths, contexts, verify=verify, **parts, **known)
 
 
 def _check_sizes(

@@ -10,13 +10,13 @@ from numpy.typing import ArrayLike
 
 
 class RowCosts(flax.struct.PyTreeNode):
-    """Seconds of a round's two parts by W compiled widths and K context lengths, both ascending.
+    """Seconds of a round's two parts by W numbers of rows and K context lengths, both ascending.
 
     `RoundCosts.by_rows` makes it from a table on the host.
 
     Attributes:
-      widths: rows that verification is compiled for; the first is 1 (static). A tree of n rows
-        costs what the smallest width that holds it costs.
+      widths: rows whose costs are given, see `RoundCosts`; the first is 1 (static). A tree of n
+        rows costs what the smallest width that holds it costs.
       contexts: float32 [K], cached tokens.
       draft: float32 [K], drafting, building the tree and absorbing committed tokens.
       verify: float32 [W, K], the target's pass, acceptance and commit; verify[0] is a whole round

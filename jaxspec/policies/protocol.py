@@ -171,8 +171,8 @@ class PolicyConfig:
         the maximum number of rows of a tree.
       score_temperature: divisor of the draft logits when paths are scored, for calls that give
         none; 1 scores paths by the drafter's raw probabilities. None: the drafter's own.
-      each_round: report the time of every round that the host sees, and not only that of whole
-        decodes, see `observe_seconds`. The host then waits for each of these rounds.
+      each_round: report the time of every round instead of that of whole decodes, see
+        `observe_seconds`. The host then waits for each.
     """
 
     widths: tuple[int, ...] = ()
@@ -198,9 +198,9 @@ class PolicyConfig:
     def observe_seconds(self, controls: Any, before: Any, after: Any, seconds: float) -> Any:
         """Return the controls after some rounds, for policies that predict the time of rounds.
 
-        Called on the host after a decode whose rounds ran in one device loop. With `each_round`
-        also after every round of `stream`, and of `decode` with `trace=True`: the next round reads
-        the new controls. Rounds that compiled something are not reported.
+        Called on the host after a decode whose rounds ran in one device loop, or with `each_round`
+        after every round: the next one reads the new controls. Rounds that compiled something are
+        not reported, and none where several processes decode.
 
         Args:
           controls: the controls of these rounds.

@@ -47,14 +47,14 @@ def register(
     `--policy`, method names of `jaxspec bench` and `jaxspec.policies.make_named` accept the name.
 
     Args:
-      name: letters, digits, `-` and `_`, for example `bastion-paper`.
+      name: letters, digits, `-`, `_` and `+`, for example `bastion-paper+ema`.
       make, by_costs, argument: see `NamedPolicy`.
 
     Raises:
       ValueError: the name has another form, or another constructor has it.
     """
-    if not re.fullmatch(r"[A-Za-z][\w-]*", name, re.ASCII):
-        raise ValueError(f"{name!r} cannot name a policy: use letters, digits, - and _")
+    if not re.fullmatch(r"[A-Za-z][\w+-]*", name, re.ASCII):
+        raise ValueError(f"{name!r} cannot name a policy: use letters, digits, -, _ and +")
     found = NamedPolicy(make, by_costs, argument)
     known = _NAMED.get(name)
     if known is not None and not _same_origin(known.make, make):

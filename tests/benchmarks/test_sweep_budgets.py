@@ -11,12 +11,14 @@ from golden_data import SHIPPED
 
 import jaxspec
 from benchmarks import __main__ as cli
+from benchmarks.sweep import cost_kinds
 from benchmarks.sweep import sweep_budgets as module
-from benchmarks.sweep.family import default_budgets, make_family
+from benchmarks.sweep.cost_kinds import find_kind, make_cost_kinds
+from benchmarks.sweep.family import Rule, default_budgets, make_family, parse_rule
 from benchmarks.sweep.figures import (
     average_domains,
-    compare_acceptance,
     compare_hindsight,
+    compare_pairs,
     reduce_runs,
 )
 from benchmarks.sweep.predictions import fit_surrogate, measure_prediction_errors
@@ -25,6 +27,8 @@ from benchmarks.sweep.sweep_plot import parse_budget, plot_sweep
 from benchmarks.sweep.sweep_summary import summarise_sweep
 from benchmarks.sweep.sweep_tables import render_sweep
 from jaxspec.bench.measure.decodes import Run
+from jaxspec.core.config import TargetConfig
+from jaxspec.costs.roofline import PeakRates
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.io.text.prompt_files import LabelledPrompt
 from jaxspec.policies.bastion.controller_state import init_controller
@@ -70,6 +74,7 @@ def test_families():
         256,
     )
     assert default_budgets(7) == (1, 2, 4, 7) and default_budgets(1) == (1,)
+    assert default_budgets(1024)[-5:] == (256, 384, 512, 768, 1024)
     family = make_family(
         "my-x-best_first+entropy/b8", (8, 1, 2), 16, ("best", "bastion-code"), beam=True
     )
@@ -106,6 +111,8 @@ def test_families():
         (("a-static/paths=[[0]]", (1,), 8), "give one method"),
         (("a-expand", (0, 2), 8), r"budgets are \[0, 2\] and 8"),
         (("a-expand", (1,), 8, ("worst",)), "unknown rule 'worst'"),
+        (("a-expand", (1,), 8, ("best+fitted",)), "unknown rule 'best.fitted'"),
+        (("a-expand", (1,), 8, ("best++ema",)), "unknown rule"),
     ],
 )
 def test_what_cannot_be_swept(arguments, message):
@@ -172,7 +179,7 @@ def test_resamples_choose_their_own_best_budget():
 
 def test_what_slows_a_whole_repeat_is_left_out():
     """The repeats of `RUNS` take 1, 9 and 0.5 times as long, whatever the method."""
-    found = summarise_sweep(RUNS, [], [], [], PROMPTS, FAMILY._replace(beams=()))
+    found = summarise_sweep(RUNS, [], [], PROMPTS, FAMILY._replace(beams=()))
     assert {one["method"] for one in found["results"]} == set(SECONDS)
     assert all(one["repeat_spread"] == pytest.approx(0) for one in found["results"])
 
@@ -257,15 +264,69 @@ def test_variance_of_what_a_tree_commits():
     )
 
 
+def test_rules_name_their_costs_and_their_correction():
+    assert parse_rule("best") == Rule("best", "", False)
+    assert parse_rule("bastion-paper+ema") == Rule("bastion-paper", "", True)
+    assert parse_rule("bastion-paper+bare+ema") == Rule("bastion-paper", "bare", True)
+    assert parse_rule("bastion-code+fit") == Rule("bastion-code", "fit", False)
+
+
+@pytest.fixture
+def timings(monkeypatch):
+    """A model whose rounds are measured without running; the widths of each measurement."""
+    params = SimpleNamespace(
+        spec=SimpleNamespace(target=TargetConfig(16, 2, 2, 1, 8, 24, vocab_size=32)),
+        dtype=np.dtype("float32"),
+    )
+    asked = []
+
+    def calibrate(params, drafter, widths=None, **options):
+        widths = tuple(widths or (1, 2, 4))
+        asked.append(widths)
+        return make_costs(widths, (64, 128), 1e-3, [[2e-3 + 1e-4 * n] * 2 for n in widths])
+
+    monkeypatch.setattr(cost_kinds, "calibrate", calibrate)
+    return params, asked
+
+
+def test_kinds_of_costs_come_from_one_measurement(timings, monkeypatch):
+    params, asked = timings
+    device = PeakRates(1e9, 1e9)
+    found = make_cost_kinds(params, "x", {"measured", "fit", "bare"}, device=device, budget=4)
+    assert len(asked) == 1 and [find_kind(found[kind]) for kind in ("measured", "fit")] == [
+        "measured",
+        "fit",
+    ]
+    assert found["measured"].widths == (1, 2, 4) and found["fit"].widths == (1, 2, 3, 4)
+    # The bare roofline has the measured drafting.
+    assert set(found["bare"].draft.tolist()) == {1e-3} and found["bare"].compiled == (1, 2, 4)
+    # Widths that are asked for do not drop the fit that is kept.
+    monkeypatch.setattr(cost_kinds, "measured", lambda *_, **__: found["fit"])
+    again = make_cost_kinds(params, "x", {""}, widths=(1, 3, 4), device=device, budget=4)[""]
+    assert find_kind(again) == "fit" and again.compiled == (1, 3, 4) and asked[1:] == [(1, 3, 4)]
+    assert make_cost_kinds(params, "x", {""}, budget=4)[""] is found["fit"] and len(asked) == 2
+
+
 def test_best_first_over_beam():
-    beams = [run(m, i, 1.0) for m in ("x-beam@2", "x-beam@4") for i in range(4)]
+    beams = [run(m, i, s) for m, s in (("x-beam@2", 8.5), ("x-beam@4", 9)) for i in range(4)]
     pairs = [("x-best_first@2", "x-beam@2"), ("x-best_first@4", "x-beam@4")]
-    records = compare_acceptance(reduce_runs([*RUNS, *beams], PROMPTS), pairs)
+    records = compare_pairs(reduce_runs([*RUNS, *beams], PROMPTS), pairs)
     assert [(r["domain"], r["length"], r["other_length"], r["ratio"]) for r in records[-2:]] == [
         ("all", 1.5, 1.5, 1.0),
         ("all", 3.0, 2.0, 1.5),
     ]
     assert len(records) == 6 and records[1]["ratio_ci"] == [1.5, 1.5]
+    # Four prompts of twelve tokens: 34 seconds against 34, and 24 against 36.
+    assert [(r["speed"], r["speed_ratio"]) for r in records[-2:]] == [
+        (pytest.approx(48 / 34), pytest.approx(1.0)),
+        (2.0, pytest.approx(1.5)),
+    ]
+    # On mathematics alone 10 seconds against 17.
+    assert records[0]["domain"] == "math" and records[0]["speed_ratio"] == pytest.approx(1.7)
+    found = summarise_sweep([*RUNS, *beams], [], [], PROMPTS, FAMILY)
+    assert {one["method"] for one in found["beams"]} == {"x-beam@2", "x-beam@4"}
+    assert {one["method"] for one in found["results"]} == set(SECONDS)
+    assert found["best_first_over_beam"][-1]["speed_ratio"] == pytest.approx(1.5, rel=0.2)
 
 
 def test_a_sweep(monkeypatch, tmp_path):
@@ -307,11 +368,8 @@ def test_a_sweep(monkeypatch, tmp_path):
     }
     traced |= {"raw_variance": 1.0, "corrected_variance": 1.0}
     monkeypatch.setattr(jaxspec, "decode", decode)
-    monkeypatch.setattr(
-        module,
-        "measured",
-        lambda params, drafter, **options: make_costs((1, 4), (64,), (1,), [[1], [2]]),
-    )
+    costs = make_costs((1, 4), (64,), (1,), [[1], [2]])
+    monkeypatch.setattr(module, "make_cost_kinds", lambda *_, **__: {"": costs})
     monkeypatch.setattr(
         module, "trace_rounds", lambda *_: [traced | {"prompt": i} for i in range(4)]
     )
@@ -345,7 +403,7 @@ def test_a_sweep(monkeypatch, tmp_path):
         "domain": "all",
         "sizes": [0, 0, 0, 0, 32],
     }
-    assert one["table"]["widths"] == [1, 4] and json.dumps(report)
+    assert one["tables"]["kept"]["widths"] == [1, 4] and json.dumps(report)
     text = render_sweep(report)
     # Drafting of 1, four drafted tokens, verification of 1 and 2: c is 1 / 4 and 1 / 8.
     costs = text.partition("c = T_draft")[2].splitlines()
@@ -366,7 +424,7 @@ def test_a_sweep(monkeypatch, tmp_path):
 def test_a_text_that_differs_is_reported():
     runs = [*RUNS[:-1], run("x-best_first@4/best", 3, 1.0, 2, tokens=[*range(12), 99])]
     one = {"temperature": 0.0} | summarise_sweep(
-        runs, [], [], [], PROMPTS, FAMILY._replace(policies=(), beams=())
+        runs, [], [], PROMPTS, FAMILY._replace(policies=(), beams=())
     )
     report = {
         "device": {"kind": "cpu", "cpus": 2},
@@ -414,7 +472,9 @@ def test_sweep_of_golden_weights(capsys, monkeypatch, tmp_path):
         "--method",
         "d-best_first",
         "--policies",
-        "best+ema,bastion-paper",
+        "best+ema,bastion-paper+fit+ema",
+        "--device",
+        "h100",
         "--max-new-tokens",
         24,
         "--scramble",
@@ -424,8 +484,9 @@ def test_sweep_of_golden_weights(capsys, monkeypatch, tmp_path):
     report, printed = json.loads(out.read_text()), capsys.readouterr().out
     for one in report["temperatures"]:
         assert all(record["identical_to_ar"] for record in one["results"] + one["beams"])
-        assert one["table"]["widths"] == [1, 3, 6]
-        for name in ("d-best_first@6/best+ema", "d-best_first@6/bastion-paper"):
+        assert one["tables"]["kept"]["widths"] == one["tables"]["fit"]["widths"] == [1, 3, 6]
+        assert one["tables"]["fit"]["about"]["root_mean_square_errors"]["fit"] > 0
+        for name in ("d-best_first@6/best+ema", "d-best_first@6/bastion-paper+fit+ema"):
             decodes = [decode for decode in one["decodes"] if decode["method"] == name]
             assert len(decodes) == 4 and all(
                 sum(d["sizes"]) == d["rounds"] and d["predicted"] > 0 for d in decodes

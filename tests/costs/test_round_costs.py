@@ -105,12 +105,13 @@ def test_the_rooflines_times():
     )
     device, widths, contexts = PeakRates(1e6, 2e6), (1, 8), (64, 256)
     bare = roofline_costs(target, device, widths, contexts, draft=0.5)
-    for i, width in enumerate(widths):
+    for width in widths:
         for j, context in enumerate(contexts):
             flops, moved = (count(target, width, context) for count in (paper_flops, paper_bytes))
             np.testing.assert_allclose(
-                bare.verify[0, i, j], max(flops / 1e6, moved / 2e6), rtol=1e-6
+                bare.verify[0, width - 1, j], max(flops / 1e6, moved / 2e6), rtol=1e-6
             )
+    assert bare.compiled == widths
     assert bare.draft.tolist() == [0.5, 0.5]
     fitted = roofline_costs(target, device, widths, contexts, fit=RooflineFit(2.0, 1.0, 2.0, 1.0))
     np.testing.assert_allclose(fitted.verify, 2 * bare.verify + 1, rtol=1e-6)

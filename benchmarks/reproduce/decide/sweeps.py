@@ -161,7 +161,7 @@ def drafting_is_flat(name: str) -> Decide:
     """Drafting takes as long whatever is verified, and verification more with more rows."""
 
     def decide(reports: Reports) -> Finding:
-        table = _sweep(reports, name)["table"]
+        table = next(iter(_sweep(reports, name)["tables"].values()))
         draft, verify = table["draft"][0], [row[0] for row in table["verify"]]
         times = verify if isinstance(table["verify"][0], list) else table["verify"]
         widths = table["widths"]

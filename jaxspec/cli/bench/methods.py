@@ -24,8 +24,8 @@ METHODS = (
     "<drafter>-<builder>[+score][@budget][/setting...][/policy]. "
     "Builders: chain, best_first, expand, beam, static, dynamic, lattice, rank_guided. "
     "Scores: entropy, hybrid0.1. Settings: d6 (depth), b8 (block size), t1 (score temperature), or "
-    "one of the builder's, such as w4 (width) or fanout=top2gap. Policies: best, bastion-paper, "
-    "bastion-code, policy=FOLDER. "
+    "one of the builder's, such as w4 (width) or fanout=top2gap. Policies: those of --policy, and "
+    "policy=FOLDER. "
     "Example: eagle3-dynamic@12/d6/w4"
 )
 

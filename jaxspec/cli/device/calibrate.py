@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from jaxspec.cli.shared import options, parse
+from jaxspec.cli.shared import options, parse, values
 from jaxspec.costs.roofline import DEVICES
 
 if TYPE_CHECKING:
@@ -29,7 +29,18 @@ def add_command(commands: options.Commands) -> None:
     add("model", help="name of a shipped model, hub id or directory")
     add("drafter", help="name of a shipped drafter, hub id, directory, or prompt_lookup")
     add("--builder", help="see generate (default: the one that suits the drafter)")
-    options.add_budget(parser, 32)
+    add(
+        "--budget",
+        type=int,
+        help="rows that the target verifies per round, the root included "
+        "(default: the last of --widths, else 32)",
+    )
+    add(
+        "--widths",
+        type=parse.parse_counts,
+        help="numbers of rows to compile verification for and to measure, as in 1-16,24,32; 1 and "
+        "--budget are added (default: powers of two)",
+    )
     add("--depth", type=int, help="longest drafted path, see generate")
     add("--block-size", type=int, help="slots of a block drafter's block, see generate")
     add(
@@ -69,7 +80,13 @@ def _add_roofline(parser: argparse.ArgumentParser) -> None:
     kind.add_argument(
         "--roofline",
         action="store_true",
-        help="measure no rounds: keep the bare roofline, for which drafting takes no time",
+        help="measure drafting alone, and keep the bare roofline for verification",
+    )
+    add(
+        "--draft-ms",
+        type=float,
+        metavar="MS",
+        help="with --roofline: milliseconds of drafting, so that nothing is measured",
     )
     add("--device", choices=tuple(DEVICES), help="peak rates by name, from data sheets")
     add("--peak-flops", type=float, metavar="F", help="operations per second, as in 312e12")
@@ -79,36 +96,77 @@ def _add_roofline(parser: argparse.ArgumentParser) -> None:
         metavar="B",
         help="bytes of memory per second, as in 1935e9 (default of both rates: measured here)",
     )
+    options.add_json_file(group, "write the costs to this file too, with the errors of a fit")
+    options.add_plot(group)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, print the table in milliseconds and the path of the kept file."""
     import jaxspec
     from jaxspec.core.params import WEIGHTLESS
-    from jaxspec.tuner.calibrate.by_roofline import fit_table, make_bare_table
-    from jaxspec.tuner.calibrate.by_rows import measured, table_path, timed
+    from jaxspec.costs.files import save_costs
+    from jaxspec.tuner.calibrate.by_rows import table_path, timed
 
     rates = _read_rates(arguments)
+    _fix_sizes(arguments)
+    values.check_folders(arguments, "json", "plot")
     weightless = arguments.drafter in WEIGHTLESS
     params = jaxspec.load(
         arguments.model, drafter=None if weightless else arguments.drafter, dtype=arguments.dtype
     )
     method = arguments.drafter if weightless else params.spec.default_drafter
     given = timed(vars(arguments)) | ({"batch": arguments.batch} if arguments.batch != 1 else {})
-    measurement: dict[str, Any] = {"repeats": arguments.repeats, "contexts": arguments.contexts}
-    if arguments.fit:
-        fitted = fit_table(params, method, _find_rates(rates, params), **measurement, **given)
-        table = fitted.costs
-        _print_fit(fitted)
-    elif arguments.roofline:
-        device = _find_rates(rates, params)
-        table = make_bare_table(params, method, device, contexts=arguments.contexts, **given)
-    else:
-        table = measured(params, method, **measurement, **given)
-        _renew_default(params, method, arguments)
+    table = _make_table(arguments, params, method, rates, given)
+    if arguments.json:
+        save_costs(table, arguments.json)
+    if arguments.plot:
+        from jaxspec.view.cost_plot import plot_fit
+
+        plot_fit(table, arguments.plot)
     _print_table(table)
     print(f"kept in {table_path(params, method, **given)}")
     return 0
+
+
+def _fix_sizes(arguments: argparse.Namespace) -> None:
+    """Choose the budget, and add 1 and the budget to the widths that are given.
+
+    Raises:
+      ValueError: a width exceeds the budget.
+    """
+    widths = arguments.widths or ()
+    budget = arguments.budget or max(widths, default=32)
+    if max(widths, default=1) > budget:
+        raise ValueError(f"--widths reach {max(widths)} rows: give --budget {max(widths)} or more")
+    arguments.budget = budget
+    if widths:
+        arguments.widths = tuple(sorted({1, *widths, budget}))
+
+
+def _make_table(
+    arguments: argparse.Namespace,
+    params: Params,
+    drafter: str,
+    rates: PeakRates | None,
+    given: dict[str, Any],
+) -> RoundCosts:
+    """Measure, fit or compute the costs, and keep them."""
+    from jaxspec.tuner.calibrate.by_roofline import fit_table, make_bare_table
+    from jaxspec.tuner.calibrate.by_rows import measured
+
+    names = ("repeats", "contexts", "widths")
+    measurement: dict[str, Any] = {name: getattr(arguments, name) for name in names}
+    if arguments.fit:
+        fitted = fit_table(params, drafter, _find_rates(rates, params), **measurement, **given)
+        _print_fit(fitted)
+        return fitted.costs
+    if arguments.roofline:
+        device, draft = _find_rates(rates, params), arguments.draft_ms
+        seconds = None if draft is None else draft / 1e3
+        return make_bare_table(params, drafter, device, draft=seconds, **measurement, **given)
+    table = measured(params, drafter, **measurement, **given)
+    _renew_default(params, drafter, arguments)
+    return table
 
 
 def _renew_default(params: Params, drafter: str, arguments: argparse.Namespace) -> None:
@@ -140,6 +198,12 @@ def _read_rates(arguments: argparse.Namespace) -> PeakRates | None:
     given = {name: rate for name, rate in rates.items() if rate is not None}
     for name, rate in given.items():
         check_positive(name, rate)
+    if arguments.draft_ms is not None and not arguments.roofline:
+        raise ValueError("--draft-ms belongs to the bare roofline: add --roofline, or leave it out")
+    if arguments.draft_ms is not None and not 0 <= arguments.draft_ms < float("inf"):
+        raise ValueError(f"--draft-ms is {arguments.draft_ms}: give milliseconds of at least 0")
+    if arguments.plot and not arguments.fit:
+        raise ValueError("--plot shows a fit: add --fit, or leave it out")
     if not (arguments.fit or arguments.roofline):
         if arguments.device or given:
             raise ValueError(
@@ -177,9 +241,9 @@ def _print_fit(fitted: FittedCosts) -> None:
         f"compute branch: {fit.compute_scale:.4g} * FLOPs / peak + "
         f"{1e3 * fit.compute_offset:.4g} ms"
     )
-    errors = {"bare roofline": fitted.bare_error, "fit": fitted.error}
-    if fitted.left_out_error is not None:
-        errors["fit to the other contexts"] = fitted.left_out_error
+    names = {"bare": "bare roofline", "ema": "with EMA", "fit": "fit", "ema_fit": "fit with EMA"}
+    names |= {"left_out": "fit to the other contexts"}
+    errors = {names[name]: error for name, error in fitted.errors.items() if error is not None}
     shown = ", ".join(f"{name} {1e3 * error:.4g} ms" for name, error in errors.items())
     print(f"root mean square error of verification: {shown}")
 
@@ -187,8 +251,9 @@ def _print_fit(fitted: FittedCosts) -> None:
 def _print_table(table: RoundCosts) -> None:
     print(
         f"{'cached tokens':>13} {'drafting':>9} {'ar':>9} "
-        + " ".join(f"{width:>4} rows" for width in table.widths[1:])
+        + " ".join(f"{width:>4} rows" for width in table.compiled[1:])
     )
+    rows = [table.widths.index(width) for width in table.compiled]
     for column, context in enumerate(table.contexts.tolist()):
-        times = [table.draft[column], *table.verify[0, :, column]]
+        times = [table.draft[column], *table.verify[0, rows, column]]
         print(f"{context:13.0f} " + " ".join(f"{1e3 * float(time):6.3f} ms" for time in times))

@@ -55,21 +55,28 @@ class SetVariable(argparse.Action):
 
 
 def parse_integers(text: str) -> tuple[int, ...]:
-    """Read whole numbers separated by commas, each once; 8k is 8192.
+    """Read whole numbers separated by commas, each once; 8k is 8192, and 1-4 is 1,2,3,4.
 
     Raises:
       argparse.ArgumentTypeError: an item is not a whole number.
     """
     try:
-        numbers = [
-            int(item[:-1]) * 1024 if item[-1:] in ("k", "K") else int(item)
-            for item in parse_names(text)
-        ]
+        numbers = [number for item in parse_names(text) for number in _read_range(item)]
     except ValueError:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a list of whole numbers: write it as in 1,4,16"
         ) from None
     return tuple(dict.fromkeys(numbers))
+
+
+def _read_range(item: str) -> range:
+    """Read a whole number, or the numbers from one to another; a ValueError if it is neither."""
+    first, dash, last = item.partition("-") if item[:1] != "-" else (item, "", "")
+    low, high = (
+        int(number[:-1]) * 1024 if number[-1:] in ("k", "K") else int(number)
+        for number in (first, last if dash else first)
+    )
+    return range(low, high + 1)
 
 
 def parse_counts(text: str) -> tuple[int, ...]:

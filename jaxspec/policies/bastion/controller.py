@@ -18,7 +18,7 @@ import numpy as np
 
 from jaxspec.core.runtime.near_miss import choose_one
 from jaxspec.core.state import Accepted, Tree
-from jaxspec.costs.roofline_fit import correct_running
+from jaxspec.costs.roofline_fit import EMA, correct_running
 from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.costs.row_costs import width_indices
 from jaxspec.policies.bastion.controller_state import (
@@ -46,6 +46,8 @@ from jaxspec.policies.registry import register, tagged
 REFRESH = 16
 # Least share of verification in the time of a round, for costs that overrate drafting.
 LEAST_SHARE = 0.1
+# Suffix of a rule's name for BASTION's running correction.
+EMA_SUFFIX = "+ema"
 # The score temperature of BASTION's released code: scores are the drafter's raw probabilities.
 RAW_SCORES = 1.0
 
@@ -56,8 +58,8 @@ class ControllerConfig(PolicyConfig):
     """Static choices of the controller.
 
     Attributes:
-      rule: `best` (arg max over all sizes), `bastion-paper` (first decrease) or `bastion-code` (the
-        released constants).
+      rule: `best` (arg max over all sizes), `bastion-paper` (algorithm 1 as printed),
+        `bastion-first-decrease` (proposition 2.4) or `bastion-code` (the released constants).
       corrected: correct path scores by what is accepted; False uses raw scores.
       pauses: decode autoregressively while drafting does not pay.
     """
@@ -82,20 +84,18 @@ class ControllerConfig(PolicyConfig):
     ) -> ControllerInputs:
         """Correct the costs by the measured time of rounds.
 
-        `running` is the rate of BASTION's EMA of one common factor, `rate` that of
-        `correct_row_costs`, which corrects each width.
+        `ema` is the rate of BASTION's EMA of one common factor of verification, after each round,
+        `rate` that of `correct_row_costs`, which corrects each width.
         """
         predicted = float(after.predicted) - float(before.predicted)
         if not predicted > 0:
             return controls
-        running, factor = float(controls.running), float(controls.factor)
-        if running:
-            observed, model = seconds, predicted / factor
-            if self.each_round and int(after.rounds) - int(before.rounds) == 1:
-                # The paper observes the verification; drafting takes what the costs say.
-                drafting, model = map(float, after.last)
-                observed = max(seconds - drafting, LEAST_SHARE * seconds)
-            factor = correct_running([observed], [model], running, factor)[-1]
+        ema, factor = float(controls.ema), float(controls.factor)
+        if ema and int(after.rounds) - int(before.rounds) == 1:
+            # The paper observes the verification; drafting takes what the costs say.
+            drafting, model = map(float, after.last)
+            observed = max(seconds - drafting, LEAST_SHARE * seconds)
+            factor = correct_running([observed], [model], ema, factor)[-1]
             controls = controls.replace(factor=np.float32(factor))
         if float(controls.rate):
             sizes = np.asarray(after.sizes) - np.asarray(before.sizes)
@@ -113,59 +113,51 @@ def make_bastion(
     corrected: bool | None = None,
     pauses: bool | None = None,
     rows: int = 0,
-    running: float = 0.0,
-    each_round: bool = False,
+    ema: float = 0.0,
     rate: float = 0.0,
 ) -> Policy:
     """Make BASTION's controller from round costs.
 
-    BASTION's rules, `bastion-paper` and `bastion-code`, score paths as its released code does: by
-    the drafter's raw probabilities, that is at a score temperature of 1 unless the call gives
-    another, and without a correction. The rule `best` keeps the drafter's own score temperature.
+    BASTION's rules, whose names begin with `bastion`, score paths as its released code does: by the
+    drafter's raw probabilities, that is at a score temperature of 1 unless the call gives another,
+    and without a correction. The rule `best` keeps the drafter's own score temperature.
 
     Args:
-      costs: measured by `jaxspec.tuner.calibrate.by_rows`, or from
-        `jaxspec.costs.roofline.roofline_costs`.
+      costs: measured by `jaxspec.tuner.calibrate.by_rows`, or a roofline, bare or fitted, by
+        `jaxspec.tuner.calibrate.by_roofline`.
       rule, corrected, pauses: see `ControllerConfig`. If `corrected` or `pauses` is None, it is on
         for the rule `best` and off for BASTION's rules, which have neither.
       rows: see `ControllerInputs`.
-      running: weight of each measured time in a running correction of the costs, which continues
-        with `Output.policy`. With measured or fitted costs this is BASTION's "EMA + calibration",
-        with the bare roofline its "EMA"; its golden traces have weights of 0.1 and 0.2.
-      each_round: correct after every round, as in the paper: c <- (1 - running) c + running *
-        observed / predicted, and c times the costs of verification is the next prediction. The host
-        sees every round in `stream`, and in `decode` with `trace=True`. Other decodes are one
-        observation each. False: one observation per decode, which corrects drafting as well.
+      ema: weight of each measured time in BASTION's running correction, which continues with
+        `Output.policy`: after every verification c <- (1 - ema) c + ema * observed / predicted, and
+        c times the costs of verification is the next prediction. With the bare roofline this is the
+        paper's "EMA", with fitted costs its "EMA + calibration"; `+ema` in a policy's name is a
+        weight of 0.2. The host waits for every round then.
       rate: weight of each decode's measured time in a correction of the costs of each width, see
         `online_costs`.
 
     Raises:
-      ValueError: the rule is unknown, `running` or `rate` is not in 0 to 1, or `each_round` has
-        nothing to correct.
+      ValueError: the rule is unknown, or `ema` or `rate` is not in 0 to 1.
     """
-    for name, weight in (("running", running), ("rate", rate)):
+    for name, weight in (("ema", ema), ("rate", rate)):
         if not 0 <= weight <= 1:
             raise ValueError(
-                f"{name} is {weight}: give a weight from 0, no correction, to 1, the last decode only"
+                f"{name} is {weight}: give a weight from 0, no correction, to 1, the last time only"
             )
-    if each_round and not (running or rate):
-        raise ValueError(
-            "each_round corrects nothing without a weight: give running=0.2, or leave it out"
-        )
     ours = not rule.startswith("bastion")
     config = ControllerConfig(
-        costs.widths,
+        costs.compiled,
         rule,
         corrected=ours if corrected is None else corrected,
         pauses=ours if pauses is None else pauses,
         score_temperature=None if ours else RAW_SCORES,
-        each_round=each_round,
+        each_round=ema > 0,
     )
     inputs = ControllerInputs(
         costs.by_rows(),
         np.float32(1),
         np.int32(rows),
-        np.float32(running),
+        np.float32(ema),
         np.float32(rate),
     )
     return Policy(config, inputs)
@@ -173,6 +165,8 @@ def make_bastion(
 
 for _rule in SIZE_RULES:
     register(_rule, functools.partial(make_bastion, rule=_rule), by_costs=True)
+    _corrected = functools.partial(make_bastion, rule=_rule, ema=EMA)
+    register(_rule + EMA_SUFFIX, _corrected, by_costs=True)
 
 
 @functools.lru_cache
@@ -213,7 +207,7 @@ def choose_size(
     """
     tree, live = observation.tree, observation.live
     rows = tree.token.shape[1]
-    draft, verify = _seconds(config, controls, observation.context, live)
+    draft, verify = _seconds(controls, observation.context, live)
     cost = (draft + verify)[width_indices(rows, controls.costs.widths)]
     worth = jnp.cumsum(jnp.sum(_values(config, state, tree, live), axis=0))
     chosen = SIZE_RULES[config.rule](worth, cost)
@@ -224,7 +218,7 @@ def observe_round(
     config: ControllerConfig, controls: ControllerInputs, state: ControllerState, outcome: Outcome
 ) -> ControllerState:
     """Update the state after a round."""
-    draft, verify = _seconds(config, controls, outcome.context, outcome.live)
+    draft, verify = _seconds(controls, outcome.context, outcome.live)
 
     def after_drafting() -> ControllerState:
         return _drafted(config, controls, state, outcome, draft, verify)
@@ -314,14 +308,11 @@ def _values(
 
 
 def _seconds(
-    config: ControllerConfig, controls: ControllerInputs, context: jax.Array, live: jax.Array
+    controls: ControllerInputs, context: jax.Array, live: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
+    """Predict the seconds of drafting float32 [], and of verification float32 [W] by rows."""
     draft, verify = controls.costs.interpolate(jnp.max(jnp.where(live, context, 0)))
-    if config.each_round:
-        return draft, controls.factor * verify
-    # The factor comes from whole decodes: a machine that has become slower since its costs were
-    # measured is slower in all parts of a round.
-    return controls.factor * draft, controls.factor * verify
+    return draft, controls.factor * verify
 
 
 def _on_path(tree: Tree, accepted: Accepted) -> jax.Array:

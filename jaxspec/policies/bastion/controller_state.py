@@ -18,11 +18,11 @@ class ControllerInputs(flax.struct.PyTreeNode):
 
     Attributes:
       costs: round costs, measured or of the roofline.
-      factor: float32 [], correction of the costs, see `roofline_fit.correct_running`. With
-        `each_round` it corrects the verification only, as in the paper.
+      factor: float32 [], correction of the costs of verification, see
+        `roofline_fit.correct_running`.
       rows: int32 [], rows to verify in every round, for measurements; 0 lets the rule choose, and
         -1 decodes autoregressively.
-      running: float32 [], weight of a measured time in `factor`; 0 keeps `factor`.
+      ema: float32 [], weight of the measured time of a verification in `factor`; 0 keeps `factor`.
       rate: float32 [], weight of a decode's measured time in `costs`, see `online_costs`; 0 keeps
         `costs`.
     """
@@ -30,7 +30,7 @@ class ControllerInputs(flax.struct.PyTreeNode):
     costs: RowCosts
     factor: jax.Array
     rows: jax.Array
-    running: jax.Array
+    ema: jax.Array
     rate: jax.Array
 
 
@@ -47,7 +47,7 @@ class ControllerState(flax.struct.PyTreeNode):
       worth: float32 [], expected committed tokens of all rounds.
       sizes: int32 [N + 1], rounds by verified rows; entry 0 counts rounds that did not draft.
       last: float32 [2], predicted seconds of drafting and of verification in the last round,
-        without the factor; written only with `each_round`.
+        without the factor; written only if the host observes each round.
     """
 
     scores: ScoreState

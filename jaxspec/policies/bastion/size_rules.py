@@ -28,16 +28,29 @@ def choose_best_ratio(worth: jax.Array, seconds: jax.Array) -> jax.Array:
 
 
 def choose_first_decrease(worth: jax.Array, seconds: jax.Array, least: int = 1) -> jax.Array:
-    """Choose by the paper's rule (Prop. 2.4): int32 [...].
+    """Choose by the paper's proposition 2.4: int32 [...].
 
-    It takes the first size of at least `least` after which the ratio does not increase.
+    It takes the first size of at least `least` after which the ratio does not increase. If the
+    costs are convex (`jaxspec.costs.roofline.roofline_costs`), no size has a larger ratio.
     """
     rate = worth / seconds
     size = jnp.arange(1, rate.shape[-1] + 1)
     stops = (rate[..., 1:] <= rate[..., :-1]) & (size[:-1] >= least)
-    return jnp.where(stops.any(-1), jnp.argmax(stops, axis=-1) + 1, rate.shape[-1]).astype(
-        jnp.int32
-    )
+    # The last size stops where no other does.
+    stops = jnp.concatenate([stops, jnp.ones_like(rate[..., :1], bool)], axis=-1)
+    return jnp.argmax(stops, axis=-1).astype(jnp.int32) + 1
+
+
+def choose_printed(worth: jax.Array, seconds: jax.Array) -> jax.Array:
+    """Choose by the paper's algorithm 1 as it is printed: int32 [...].
+
+    Its N counts drafted nodes, at least one, and it looks the latency up at N, so that the root
+    costs nothing. Otherwise it is `choose_first_decrease`. What it prints about the nodes to push
+    would leave out siblings at the last depth, against proposition 2.3; trees here follow that.
+    """
+    if worth.shape[-1] == 1:  # there is none
+        return jnp.ones(worth.shape[:-1], jnp.int32)
+    return choose_first_decrease(worth[..., 1:], seconds[..., :-1]) + 1
 
 
 def choose_released(worth: jax.Array, seconds: jax.Array) -> jax.Array:
@@ -52,6 +65,7 @@ def choose_released(worth: jax.Array, seconds: jax.Array) -> jax.Array:
 
 SIZE_RULES: dict[str, Callable] = {
     "best": choose_best_ratio,
-    "bastion-paper": choose_first_decrease,
+    "bastion-paper": choose_printed,
+    "bastion-first-decrease": choose_first_decrease,
     "bastion-code": choose_released,
 }

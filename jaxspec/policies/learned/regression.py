@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.costs.round_costs import RoundCosts
-from jaxspec.costs.row_costs import RowCosts
+from jaxspec.costs.row_costs import RowCosts, width_indices
 from jaxspec.policies.learned.networks import Layer, check_network, mlp
 from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig, keep_state
 from jaxspec.policies.registry import tagged
@@ -67,7 +67,7 @@ def make_regression(
     Args:
       costs: round costs.
       layers: from features to committed tokens at each size.
-      sizes: numbers of rows of the layers' outputs; None takes the table's widths.
+      sizes: numbers of rows of the layers' outputs; None takes the table's compiled widths.
       steps: draft steps of the rounds, for a table that distinguishes them.
 
     Raises:
@@ -75,14 +75,14 @@ def make_regression(
         largest size.
     """
     table = costs.by_rows(steps)
-    sizes, scores = tuple(sizes or table.widths), layers[0]["kernel"].shape[0] - 1
+    sizes, scores = tuple(sizes or costs.compiled), layers[0]["kernel"].shape[0] - 1
     if sizes[-1] > table.widths[-1]:
         raise ValueError(
             f"sizes reach {sizes[-1]} rows and round costs {table.widths[-1]}: measure costs with "
             "that budget"
         )
     check_network(layers, scores + 1, len(sizes), "regression")
-    return Policy(RegressionConfig(table.widths, sizes, scores), Regression(table, layers))
+    return Policy(RegressionConfig(costs.compiled, sizes, scores), Regression(table, layers))
 
 
 def regression_features(logprob: jax.Array, context: jax.Array, scores: int) -> jax.Array:
@@ -112,9 +112,9 @@ def predict_committed(layers: list[Layer], x: jax.Array) -> jax.Array:
 
 @functools.lru_cache
 def _functions(config: RegressionConfig) -> Functions:
-    width = np.minimum(np.searchsorted(config.widths, config.sizes), len(config.widths) - 1)
-
     def rows(controls, state, seen):
+        widths = controls.costs.widths
+        width = width_indices(widths[-1], widths)[np.array(config.sizes) - 1]
         draft, verify = controls.costs.interpolate(jnp.max(jnp.where(seen.live, seen.context, 0)))
         tokens = predict_committed(
             controls.layers,

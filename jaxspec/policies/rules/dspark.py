@@ -77,7 +77,7 @@ def make_dspark(costs: RoundCosts, *, early_stop: bool = True) -> Policy:
       costs: see `jaxspec.tuner.calibrate.by_rows`.
       early_stop: see `ScheduleConfig`.
     """
-    return Policy(ScheduleConfig(costs.widths, early_stop=early_stop), costs.by_rows())
+    return Policy(ScheduleConfig(costs.compiled, early_stop=early_stop), costs.by_rows())
 
 
 def divide_rows(

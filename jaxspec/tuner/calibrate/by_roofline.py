@@ -11,11 +11,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxspec.core.params import Params
-from jaxspec.costs.fit_costs import FittedCosts, fit_costs
-from jaxspec.costs.roofline import PeakRates, check_dense, roofline_costs
-from jaxspec.costs.round_costs import RoundCosts
+from jaxspec.costs.fit_costs import FittedCosts, fit_costs, spread_roofline
+from jaxspec.costs.roofline import PeakRates, check_dense
+from jaxspec.costs.round_costs import RoundCosts, make_costs
 from jaxspec.tuner.calibrate.by_rows import calibrate, default_widths, keep_costs
 from jaxspec.tuner.calibrate.ceilings import CEILING_SIZES, default_platform, measure_ceilings
 from jaxspec.tuner.calibrate.round_clock import default_contexts, plan_rounds, sample_tokens
@@ -35,6 +36,7 @@ def fit_table(
     drafter: str,
     device: PeakRates,
     *,
+    widths: Sequence[int] | None = None,
     contexts: Sequence[int] | None = None,
     repeats: int = 9,
     **options: Any,
@@ -43,14 +45,15 @@ def fit_table(
 
     Args:
       device: peak rates.
-      contexts, repeats, options: see `jaxspec.tuner.calibrate.by_rows.calibrate`; rounds of one
-        sequence.
+      widths, contexts, repeats, options: see `jaxspec.tuner.calibrate.by_rows.calibrate`; rounds of
+        one sequence. Verification is compiled for the widths that were measured.
 
     Raises:
       ValueError: see `calibrate` and `fit_costs`.
     """
     check_dense(params.spec.target)
-    measured = calibrate(params, drafter, contexts=contexts, repeats=repeats, **options)
+    sizes = {"widths": widths, "contexts": contexts, "repeats": repeats}
+    measured = calibrate(params, drafter, **sizes, **options)
     found = fit_costs(params.spec.target, measured, device, _itemsize(params))
     return found._replace(costs=keep_costs(params, drafter, found.costs, **options))
 
@@ -61,28 +64,43 @@ def make_bare_table(
     device: PeakRates,
     *,
     budget: int = 32,
+    widths: Sequence[int] | None = None,
     contexts: Sequence[int] | None = None,
+    repeats: int = 9,
+    draft: float | None = None,
     **options: Any,
 ) -> RoundCosts:
-    """Compute round costs from peak rates alone, without time for drafting, and keep them.
+    """Compute the costs of verification from peak rates alone, and keep them.
 
     Args:
       device: peak rates.
-      budget, contexts, options: see `jaxspec.tuner.calibrate.by_rows.calibrate`; rounds of one
-        sequence.
+      budget, contexts, repeats, options: see `jaxspec.tuner.calibrate.by_rows.calibrate`; rounds of
+        one sequence.
+      widths: rows that verification is compiled for (None: powers of two).
+      draft: seconds of drafting (None: measured here), for the rates of another device.
 
     Raises:
       ValueError: `ar`, a budget of 1, or see `roofline_costs`.
     """
+    target = params.spec.target
+    check_dense(target)
     settings = {"drafter": drafter, "budget": budget, **options}
     if plan_rounds(params, settings).drafter is None:
         raise ValueError(f"drafter {drafter!r} with a budget of {budget} drafts nothing")
-    target = params.spec.target
-    contexts = contexts or default_contexts(target.max_positions, sample_tokens(params, settings))
-    costs = roofline_costs(
-        target, device, default_widths(budget), contexts, itemsize=_itemsize(params)
-    )
-    about = {"verification": "roofline", "drafting": "not counted", **device._asdict()}
+    if draft is None:
+        given = {"widths": (1, budget), "contexts": contexts, "repeats": repeats}
+        timed = calibrate(params, drafter, budget=budget, **given, **options)
+        contexts, drafting = timed.contexts, timed.draft
+    else:
+        contexts = contexts or default_contexts(
+            target.max_positions, sample_tokens(params, settings)
+        )
+        drafting = draft
+    widths = default_widths(budget) if widths is None else widths
+    # Its verification is replaced.
+    drafted = make_costs(widths, contexts, drafting, np.ones((len(widths), len(contexts))))
+    costs = spread_roofline(target, drafted, device, _itemsize(params))
+    about = {"verification": "roofline", **device._asdict()}
     costs = dataclasses.replace(costs, about=about)
     return keep_costs(params, drafter, costs, budget=budget, **options)
 

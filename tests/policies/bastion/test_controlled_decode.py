@@ -1,14 +1,10 @@
 """A policy changes how many rows are verified, never the text."""
 
-import itertools
-
-import jax.numpy as jnp
 import pytest
 from golden_data import SHIPPED
 from short_models import shorten
 
 import jaxspec
-from jaxspec.call import run as running
 from jaxspec.call.options import group_options
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.policies.bastion.controller import make_bastion
@@ -51,28 +47,6 @@ def test_the_text_is_the_autoregressive_one_whatever_is_chosen(params):
     again = decode(params, seldom[0].policy)
     assert int(again[0].policy.state.rounds) > int(seldom[0].policy.state.rounds)
     assert int(again[0].policy.state.drafted) - int(seldom[0].policy.state.drafted) <= 2
-
-
-@pytest.mark.thorough
-def test_times_of_calls_correct_those_that_are_predicted(params, monkeypatch):
-    policy = decode(params, make_bastion(CHEAP, running=0.25))[
-        0
-    ].policy  # compiles, if this is the first test that is run
-    for factor in (1.0, 3.0):
-        given = policy.replace(controls=policy.controls.replace(factor=jnp.float32(factor)))
-        out = decode(params, given)[0]
-        predicted = float(out.policy.state.predicted - policy.state.predicted) / factor
-        wanted = 0.75 * factor + 0.25 * out.stats.decode_seconds / predicted
-        assert float(out.policy.controls.factor) == pytest.approx(wanted, rel=1e-4)
-    # The host looks between the rounds of a trace, and without a weight nothing is corrected.
-    traced = jaxspec.decode(params, PROMPTS, **group_options(policy=given, **OPTIONS), trace=True)
-    assert float(traced[0].policy.controls.factor) == 3.0
-    # Nor is it where something was compiled meanwhile.
-    monkeypatch.setattr(running, "compilations", itertools.count().__next__)
-    assert float(decode(params, given)[0].policy.controls.factor) == 3.0
-    monkeypatch.undo()
-    still = given.replace(controls=given.controls.replace(running=jnp.float32(0)))
-    assert float(decode(params, still)[0].policy.controls.factor) == 3.0
 
 
 @pytest.mark.slow

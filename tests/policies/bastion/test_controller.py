@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxspec.bench.measure.methods import parse_methods
 from jaxspec.core.state import Accepted, Tree
 from jaxspec.core.tree import ancestor_words, keep_rows, root_only
 from jaxspec.costs.roofline_fit import correct_running
@@ -29,6 +30,7 @@ from jaxspec.policies.bastion.pauses import (
     record_gain,
     resume_pauses,
 )
+from jaxspec.policies.named import make_named
 from jaxspec.policies.protocol import Observation, Outcome
 
 ROWS, WIDTHS = 6, (1, 2, 4, 6)
@@ -83,27 +85,60 @@ def test_the_size_is_the_arg_max_over_what_buckets_cost():
     cut = keep_rows(tree, jnp.full(2, rows))
     seen = after(policy, state, cut)
     np.testing.assert_allclose((seen.worth, seen.predicted), (worth[3], cost[3]), rtol=1e-5)
-    # A machine that is slower than its table is so in all parts of a round.
+    # The factor is that of verification; drafting takes what the costs say.
     slower = policy.replace(controls=policy.controls.replace(factor=jnp.float32(2)))
-    np.testing.assert_allclose(after(slower, state, cut).predicted, 2 * (1 + 12), rtol=1e-5)
+    np.testing.assert_allclose(after(slower, state, cut).predicted, 1 + 2 * 12, rtol=1e-5)
 
 
 def test_the_running_correction_is_bastions():
-    policy = make_bastion(TABLE, running=0.1)
+    """After each verification c <- 0.8 c + 0.2 observed / predicted, by hand and by its formula."""
+    policy = make_bastion(TABLE, ema=0.2)
     before = init_controller(ROWS - 1, ROWS).replace(predicted=jnp.float32(5))
-    factors, observed, predicted = [], [12.0, 9.0, 30.0], [10.0, 10.0, 20.0]
-    for took, model in zip(observed, predicted, strict=True):
-        # The prediction of the rounds is the factor times the model's.
-        after = before.replace(predicted=before.predicted + policy.controls.factor * model)
-        policy = policy.replace(
-            controls=policy.config.observe_seconds(policy.controls, before, after, took)
-        )
+    factors, took, drafting, predicted = [], [14.0, 11.0, 32.0], 2.0, [10.0, 10.0, 20.0]
+    for seconds, model in zip(took, predicted, strict=True):
+        step = drafting + policy.controls.factor * model
+        after = before.replace(predicted=before.predicted + step, rounds=before.rounds + 1)
+        after = after.replace(last=jnp.array([drafting, model]))
+        controls = policy.config.observe_seconds(policy.controls, before, after, seconds)
+        policy = policy.replace(controls=controls)
         factors.append(float(policy.controls.factor))
-    np.testing.assert_allclose(factors, correct_running(observed, predicted, 0.1), rtol=1e-6)
+    # 0.8 + 0.2 * 12 / 10, 0.8 * 1.04 + 0.2 * 9 / 10, 0.8 * 1.012 + 0.2 * 30 / 20
+    np.testing.assert_allclose(factors, [1.04, 1.012, 1.1096], rtol=1e-6)
+    observed = [seconds - drafting for seconds in took]
+    np.testing.assert_allclose(factors, correct_running(observed, predicted, 0.2), rtol=1e-6)
     nothing = policy.config.observe_seconds(policy.controls, before, before, 3.0)
-    assert float(nothing.factor) == factors[-1], "a call of no rounds says nothing"
-    with pytest.raises(ValueError, match="running is 1.5"):
-        make_bastion(TABLE, running=1.5)
+    several = before.replace(predicted=before.predicted + 5, rounds=before.rounds + 2)
+    several = policy.config.observe_seconds(policy.controls, before, several, 3.0)
+    assert float(nothing.factor) == float(several.factor) == factors[-1]
+    with pytest.raises(ValueError, match="ema is 1.5: give a weight from 0"):
+        make_bastion(TABLE, ema=1.5)
+
+
+def test_names_say_which_rule_and_whether_it_is_corrected():
+    for name, rule, ema in (
+        ("bastion-paper", "bastion-paper", 0.0),
+        ("bastion-paper+ema", "bastion-paper", 0.2),
+        ("best+ema", "best", 0.2),
+    ):
+        policy = make_named(name, lambda: TABLE)
+        assert (policy.config.rule, policy.config.each_round) == (rule, ema > 0)
+        assert float(policy.controls.ema) == pytest.approx(ema)
+    method = parse_methods("jetspec-best_first@6/bastion-paper+ema", budget=8)[1]
+    assert method.options["policy"] == "bastion-paper+ema" and method.options["budget"] == 6
+
+
+def test_fitted_costs_are_read_row_by_row():
+    """A width that is compiled for 6 rows costs 3 rows what the curve says of 3 rows."""
+    curve = make_costs(
+        range(1, 7), (0,), (0.0,), [[1.0 + 0.1 * n] for n in range(6)], compiled=(6,)
+    )
+    policy, state = make_bastion(curve, "bastion-first-decrease"), init_controller(ROWS - 1, ROWS)
+    assert policy.config.widths == (6,)
+    tree = chain([[0.9, 0.8, 0.1, 0.05, 0.01]] * 2)
+    # Ratios of one sequence: 1, 1.9 / 1.1, 2.62 / 1.2, 2.692 / 1.3: three rows.
+    assert decide(policy, state, tree) == 3
+    cut = keep_rows(tree, jnp.full(2, 3))
+    np.testing.assert_allclose(after(policy, state, cut).predicted, 1.2, rtol=1e-6)
 
 
 def test_finished_sequences_do_not_vote_and_the_longest_context_is_charged():
@@ -123,13 +158,16 @@ def test_rules_by_name():
     state, tree = init_controller(ROWS - 1, ROWS), chain([[0.9, 0.8, 0.5, 0.05, 0.01]] * 2)
     # One more row costs nothing from 3 to 4: the first decrease is where a bucket begins.
     stairs = make_costs(WIDTHS, (0,), (0.0,), [[1.0], [2.5], [2.6], [9.0]])
-    assert decide(make_bastion(stairs, "bastion-paper", corrected=False), state, tree) == 1
+    # The printed algorithm drafts a node at least, and does not count the root: one node for the
+    # time of one row has 3.8 tokens a second, two for that of two rows have 5.24 / 2.5.
+    assert decide(make_bastion(stairs, "bastion-paper"), state, tree) == 2
+    assert decide(make_bastion(stairs, "bastion-first-decrease"), state, tree) == 1
     assert decide(make_bastion(stairs, "best", corrected=False), state, tree) == 4
     assert decide(make_bastion(stairs, rows=3), state, tree) == 3
     assert decide(make_bastion(stairs, "bastion-code", corrected=False), state, tree) == ROWS
     with pytest.raises(
         ValueError,
-        match="unknown rule 'worst': choose one of best, bastion-paper, bastion-code",
+        match="unknown rule 'worst': choose one of best, bastion-paper, bastion-first-decrease, ",
     ):
         make_bastion(stairs, "worst")
     paper, ours = make_bastion(stairs, "bastion-paper").config, make_bastion(stairs).config

@@ -2,7 +2,7 @@
 
 import itertools
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 import pytest
 from golden_data import SHIPPED
@@ -11,10 +11,10 @@ from short_models import shorten
 import jaxspec
 from jaxspec.call import observed_rounds
 from jaxspec.call.options import group_options
+from jaxspec.call.session import prepare
 from jaxspec.costs.roofline_fit import correct_running
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.policies.bastion.controller import ControllerConfig, make_bastion
-from jaxspec.policies.bastion.controller_state import init_controller
 from jaxspec.policies.compose import compose
 from jaxspec.policies.rules.static import make_static
 from jaxspec.round.loop import run
@@ -67,14 +67,18 @@ def consume(stream):
 def test_the_next_round_reads_the_factor(params, observed):
     """In a trace and in a stream, by the paper's formula, and without compiling anything."""
     plain = jaxspec.decode(params, PROMPT, drafter="ar", max_new_tokens=24)
-    policy = make_bastion(TABLE, "bastion-paper", running=RATE, each_round=True)
-    jaxspec.decode(
-        params, PROMPT, **group_options(policy=policy, **OPTIONS), trace=True
-    )  # compiles
+    policy = make_bastion(TABLE, "bastion-paper", ema=RATE)
+    given = group_options(policy=policy, **OPTIONS)
+    jaxspec.decode(params, PROMPT, **given, trace=True)  # compiles
     observed.clear()
     compiled = run._cache_size()
-    traced = jaxspec.decode(params, PROMPT, **group_options(policy=policy, **OPTIONS), trace=True)
+    traced = jaxspec.decode(params, PROMPT, **given, trace=True)
     count = len(observed)
+    # A plain decode goes round by round too.
+    whole = jaxspec.decode(params, PROMPT, **given)
+    assert whole.tokens == traced.tokens and len(observed) == 2 * count
+    assert float(whole.policy.controls.factor) == observed[-1][-1]
+    del observed[count:]
     streamed = consume(
         jaxspec.stream(params, PROMPT, **group_options(policy=traced.policy, **OPTIONS))
     )
@@ -89,17 +93,9 @@ def test_the_next_round_reads_the_factor(params, observed):
     assert len(set(took)) > 3
 
 
-def test_a_whole_decode_is_one_observation():
-    policy = make_bastion(TABLE, "bastion-paper", running=RATE, each_round=True)
-    before = init_controller(4, 12)
-    after = before.replace(rounds=jnp.int32(10), predicted=jnp.float32(50.0))
-    controls = policy.config.observe_seconds(policy.controls, before, after, 100.0)
-    np.testing.assert_allclose(float(controls.factor), 0.8 + 0.2 * 2, rtol=1e-6)
-
-
 @pytest.mark.slow
 def test_other_policies_are_not_told(params, observed):
-    policy = make_bastion(TABLE, running=RATE)
+    policy = make_bastion(TABLE, rate=RATE)
     assert not policy.config.each_round
     traced = jaxspec.decode(params, PROMPT, **group_options(policy=policy, **OPTIONS), trace=True)
     streamed = consume(jaxspec.stream(params, PROMPT, **group_options(policy=policy, **OPTIONS)))
@@ -108,11 +104,15 @@ def test_other_policies_are_not_told(params, observed):
 
 
 def test_a_composed_policy_asks_for_its_parts():
-    each = make_bastion(TABLE, running=RATE, each_round=True)
+    each = make_bastion(TABLE, ema=RATE)
     assert compose(make_static(steps=2), each).config.each_round
     assert not compose(make_static(steps=2), make_bastion(TABLE)).config.each_round
 
 
-def test_refusals():
-    with pytest.raises(ValueError, match="each_round corrects nothing without a weight: give"):
-        make_bastion(TABLE, each_round=True)
+def test_several_processes_observe_no_rounds(params, monkeypatch):
+    """Their clocks differ, and so would their decisions."""
+    policy = make_bastion(TABLE, ema=RATE)
+    session = prepare(params, PROMPT, **group_options(policy=policy, **OPTIONS))
+    assert observed_rounds.wants_each_round(session)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    assert not observed_rounds.wants_each_round(session)

@@ -15,6 +15,7 @@ from jaxspec.core.state import Candidates
 from jaxspec.policies.bastion.size_rules import (
     choose_best_ratio,
     choose_first_decrease,
+    choose_printed,
     choose_released,
 )
 
@@ -114,6 +115,7 @@ def test_every_rule_chooses_what_was_recorded(number):
     assert int(choose_released(worth, cost)) == int(read("N_code_returned"))
     # Algorithm 1 as printed does not count the root, and uses the latency of one row too few.
     assert int(choose_first_decrease(worth[1:], cost[:-1])) == int(read("N_alg1_literal_nonroot"))
+    assert int(choose_printed(worth, cost)) == int(read("N_alg1_literal_nonroot")) + 1
 
 
 @pytest.mark.parametrize("number", range(int(CASES["step_count"])))
@@ -173,6 +175,10 @@ def test_the_worked_example():
         20 * worth / cost, [0.7782, 1.1940, 1.4276, 1.5364, 1.5569, 1.5057, 1.4151], atol=1e-4
     )
     assert int(choose_best_ratio(worth, cost)) == int(choose_first_decrease(worth, cost)) == 5
+    # As printed: 1.6 / 25.7, 2.02 / 26.8, 2.32 / 28.3, 2.53 / 30.2, 2.65 / 32.5: four nodes.
+    assert int(choose_printed(worth, cost)) == 4 + 1
+    assert [int(choose_printed(worth[:n], cost[:n])) for n in (1, 2, 3)] == [1, 2, 3]
+    assert [int(choose_first_decrease(worth[:n], cost[:n])) for n in (1, 2, 3)] == [1, 2, 3]
 
 
 def test_rules_take_batches_and_trees_with_padding():
