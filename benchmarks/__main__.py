@@ -109,6 +109,10 @@ STUDIES = {
         "benchmarks.serving.shrink_command",
         "compare batches that leave out their finished sequences with whole ones",
     ),
+    "specblock": Study(
+        "benchmarks.specblock.specblock_command",
+        "compare SpecBlock's trees, blocks and recipes with its paper's, and its rank head's classes",
+    ),
     "sweep": Study(
         "benchmarks.sweep.sweep_command",
         "compare fixed budgets with a policy that chooses the rows of every round",

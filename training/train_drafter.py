@@ -194,6 +194,32 @@ def _first_weights(
     return first if found is None else join_frozen(first, found["params"])
 
 
+def make_preset_options(name: str, files: tuple[Path, ...], out: Path, run: Path) -> DrafterOptions:
+    """Make the options of a preset.
+
+    Args:
+      name: of the preset.
+      files: of the data.
+      out: folder for the drafter.
+      run: folder of the run.
+    """
+    preset = list_presets()[name]
+    model, loss, optimizer, loop = preset.parts(run)
+    return DrafterOptions(
+        data=DataOptions(files=files, length=preset.length),
+        out=out,
+        loop=loop,
+        target=preset.target,
+        model=model,
+        loss=loss,
+        method=make_options() | preset.method,
+        optimizer=optimizer,
+        batch=preset.batch,
+        epochs=preset.epochs,
+        anchors=preset.anchors,
+    )
+
+
 def parse_options(arguments: list[str] | None = None) -> DrafterOptions:
     """Parse options from a command line; `--preset NAME` gives the defaults of all others."""
     import argparse
@@ -209,21 +235,7 @@ def parse_options(arguments: list[str] | None = None) -> DrafterOptions:
     )
     if chosen.preset is None:
         return tyro.cli(DrafterOptions, prog=PROGRAM, args=rest, description=described)
-    preset = presets[chosen.preset]
-    model, loss, optimizer, loop = preset.parts(tyro.MISSING)
-    default = DrafterOptions(
-        data=DataOptions(files=tyro.MISSING, length=preset.length),
-        out=tyro.MISSING,
-        loop=loop,
-        target=preset.target,
-        model=model,
-        loss=loss,
-        method=make_options() | preset.method,
-        optimizer=optimizer,
-        batch=preset.batch,
-        epochs=preset.epochs,
-        anchors=preset.anchors,
-    )
+    default = make_preset_options(chosen.preset, *[tyro.MISSING] * 3)
     return tyro.cli(DrafterOptions, prog=PROGRAM, default=default, args=rest, description=described)
 
 

@@ -226,7 +226,6 @@ _TREES = {
         "rank-guided": "rank_guided",
         "by class": BY_CLASS,
         "uniform": UNIFORM,
-        "by probability": "rank_guided/classes=[4,4,4,4]",
     },
 }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.training.held_out import tabulate_classes, tabulate_slots
 from benchmarks.training.pairs import paired_tables
 from benchmarks.training.recipes import COMPARISONS, Recipe
 from jaxspec.io.files.atomic import write_text
@@ -65,29 +66,22 @@ def _page(name: str, scale: str, sizes: dict, results: Sequence[dict]) -> str:
 
 
 def _slots(results: Sequence[dict]) -> list[str]:
-    """Report accuracy by slot within and across blocks, and the rank head by class.
+    """Report rank classes, and acceptance by slot within and across blocks, on held-out answers.
 
-    Only for runs that logged more than one block.
+    Only for runs whose drafter has a rank head.
     """
-    found = {
-        result["recipe"]["variant"]: result["slots"]
-        for result in results
-        if "rank_recall_0" in result.get("slots", {})
-    }
-    if not found:
+    lines = []
+    for result in results:
+        if found := result.get("held_out"):
+            recipe = result["recipe"]
+            title = f"{recipe['variant']}, seed {recipe['seed']}, {found['positions']} positions"
+            tables = (tabulate_classes(found), tabulate_slots(found))
+            lines += ["", f"### {title}", ""]
+            lines += "\n\n".join(table.to_markdown() for table in tables).splitlines()
+    if not lines:
         return []
-    names = sorted({name for slots in found.values() for name in slots})
-    lines = ["", "## Slots and rank classes (SpecBlock, Tables 2 and 3, Figure 5)", ""]
-    lines += [
-        "The figures are means of the last logged training batches. A slot's accuracy counts every "
-        "slot, even if earlier slots were wrong.",
-        "",
-    ]
-    lines += [f"| | {' | '.join(found)} |", "| --- " * (len(found) + 1) + "|"]
-    for name in names:
-        cells = [format(slots.get(name, float("nan")), ".3f") for slots in found.values()]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return lines
+    heading = "## Rank classes and slots on held-out answers (SpecBlock, Table 3 and Figure 5)"
+    return ["", heading, *lines]
 
 
 def _table(found: dict[str, dict[str, list[dict]]]) -> list[str]:

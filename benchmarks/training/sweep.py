@@ -18,12 +18,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 import jax
 import tyro
 
+from benchmarks.training.held_out import analyse_held_out
 from benchmarks.training.recipes import (
     DEFAULT_SCALE,
     FROZEN_SHARE,
@@ -36,8 +38,9 @@ from benchmarks.training.recipes import (
     list_measurements,
 )
 from benchmarks.training.report import write_report
+from jaxspec.core.params import Params
 from jaxspec.io.files.atomic import write_text
-from jaxspec.io.text.prompt_files import read_prompts
+from jaxspec.io.text.prompt_files import LabelledPrompt, read_prompts
 from jaxspec.io.text.tokenizer import load_tokenizer
 from training.acceptance import EvalOptions, count_rounds, pool_rounds
 from training.data.pipeline import DataOptions
@@ -167,6 +170,15 @@ def _last_figures(run: Path, count: int = 5) -> dict[str, float]:
     return {name: sum(record[name] for record in records) / len(records) for name in sorted(names)}
 
 
+def _analyse(
+    bundle: Params, kind: str, prompts: Sequence[LabelledPrompt], scale: Scale
+) -> dict | None:
+    """Analyse the rank head and the slots on held-out answers; None without a rank head."""
+    if not getattr(bundle.spec.drafter(kind), "rank_classes", 0):
+        return None
+    return analyse_held_out([bundle], kind, prompts, scale.max_new_tokens)
+
+
 def run_recipe(recipe: Recipe, options: SweepOptions, scale: Scale) -> dict:
     """Train and measure one recipe, or read the results of an earlier call.
 
@@ -208,6 +220,7 @@ def run_recipe(recipe: Recipe, options: SweepOptions, scale: Scale) -> dict:
         "acceptance": {name: pool_rounds(found) for name, found in counts.items()},
         "counts": counts,
         "slots": _last_figures(options.out / recipe.name),
+        "held_out": _analyse(bundle, recipe.kind, prompts, scale),
         "train_seconds": round(trained - began, 1),
         "evaluate_seconds": round(time.monotonic() - trained, 1),
         "device": jax.devices()[0].device_kind,

@@ -162,8 +162,10 @@ def eagle_config(spec: Spec, draft_vocab: int = 32_000) -> EagleConfig:
     return EagleConfig(**_of_target(spec), qk_norm=False, num_layers=1, draft_vocab_size=vocab)
 
 
-def _specblock(spec: Spec) -> SpecBlockConfig:
-    return SpecBlockConfig(**_of_target(spec), qk_norm=False, num_layers=2)
+def _specblock(spec: Spec, draft_vocab: int = 32_000) -> SpecBlockConfig:
+    vocab = draft_vocab if draft_vocab < spec.target.vocab_size else None
+    own = dict(qk_norm=False, num_layers=2, draft_vocab_size=vocab)
+    return SpecBlockConfig(**_of_target(spec), **own)
 
 
 def _of_target(spec: Spec) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from jaxspec.bench.latency.cell import (
 )
 from jaxspec.bench.latency.goals import compare_piece
 from jaxspec.bench.latency.latency_options import default_platform
+from jaxspec.bench.latency.pieces import TreeMethod
 from jaxspec.core.params import Params
 
 REPEATS = 5
@@ -38,12 +39,13 @@ def measure_verification(params: Params, widths: Sequence[int], context: int) ->
     platform, found = default_platform(), {}
     precision = "highest" if params.dtype == jnp.float32 else None
     with jax.default_matmul_precision(precision):
-        capacity = context + count_slack(params, DRAFTER, widths, platform)
+        method = TreeMethod(DRAFTER)
+        capacity = context + count_slack(params, method, widths, platform)
         caches = Caches.random(params, DRAFTER, 1, capacity)
-        plain = compile_ar(params, DRAFTER, caches, context, platform)
+        plain = compile_ar(params, method, caches, context, platform)
         for rows in widths:
             options = dict(histogram=None, on_time=lambda: True, pieces=("tree", "verify"))
-            timed = compile_cell(params, DRAFTER, rows, caches, context, platform, **options)
+            timed = compile_cell(params, method, rows, caches, context, platform, **options)
             samples = time_programs(params, (plain, *timed), caches, context, REPEATS)
             found[str(rows)] = summarise_pieces(samples)
     return found

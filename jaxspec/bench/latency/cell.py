@@ -17,8 +17,12 @@ from jaxspec.bench.latency.count_kernels import count_kernels
 from jaxspec.bench.latency.floors import Work
 from jaxspec.bench.latency.forced import order_histogram, run_forced
 from jaxspec.bench.latency.pieces import (
+    TreeMethod,
+    grows,
+    list_pieces,
     make_input,
     make_random_cache,
+    make_random_draft,
     make_request,
     make_state,
     make_tree_config,
@@ -43,14 +47,12 @@ class Caches:
     """The caches of one capacity; each program donates them and hands them to the next."""
 
     target: KVCache
-    draft: KVCache
+    draft: Any
 
     @classmethod
-    def random(cls, params: Params, method: str, batch: int, capacity: int) -> Caches:
-        configs = (params.spec.target, params.spec.drafter(method))
-        return cls(
-            *(make_random_cache(config, batch, capacity, params.dtype) for config in configs)
-        )
+    def random(cls, params: Params, drafter: str, batch: int, capacity: int) -> Caches:
+        target = make_random_cache(params.spec.target, batch, capacity, params.dtype)
+        return cls(target, make_random_draft(params, drafter, batch, capacity))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +68,7 @@ class CompiledPiece:
         not bound its time.
       kernels: number of kernels per repetition.
       tokens: tokens committed per call and sequence, if acceptance is replayed.
+      steps: draft steps after the root's that `draft` took, if trees grow with the drafter.
     """
 
     name: str
@@ -76,9 +79,10 @@ class CompiledPiece:
     kernels: int | None
     compile_seconds: float
     tokens: int | None = None
+    steps: int | None = None
 
 
-def count_slack(params: Params, method: str, widths: Sequence[int], platform: str) -> int:
+def count_slack(params: Params, method: TreeMethod, widths: Sequence[int], platform: str) -> int:
     """Count cache rows beyond the longest context: the longest loop's commits and one more path."""
     large, _, rounds = TIMES[platform]
     longest = max(make_plan(params.spec, make_tree_config(method, rows)).longest for rows in widths)
@@ -86,7 +90,7 @@ def count_slack(params: Params, method: str, widths: Sequence[int], platform: st
 
 
 def compile_ar(
-    params: Params, method: str, caches: Caches, context: int, platform: str
+    params: Params, method: TreeMethod, caches: Caches, context: int, platform: str
 ) -> CompiledPiece:
     """Compile autoregressive decoding in the device loop."""
     batch = caches.target.k.shape[1]
@@ -98,7 +102,7 @@ def compile_ar(
 
 def compile_cell(
     params: Params,
-    method: str,
+    method: TreeMethod,
     rows: int,
     caches: Caches,
     context: int,
@@ -117,22 +121,27 @@ def compile_cell(
     only its forward and its commit are compiled.
     """
     config, batch = make_tree_config(method, rows), caches.target.k.shape[1]
+    plan = make_plan(params.spec, config)
     large, small, rounds = TIMES[platform]
     found, works = [], _works(params, config, batch, rows)
     given = root_only(jnp.ones(batch, jnp.int32), 1)
-    for name in pieces if rows > 1 else ("verify", "commit"):
+    own = [name for name in pieces if name in list_pieces(plan)]
+    for name in own if rows > 1 else ("verify", "commit"):
         if not on_time():
             return found
-        given = make_input(name, params, config, batch) if name in ("rank", "tree") else given
+        if name in ("rank", "tree") and not grows(plan):
+            given = make_input(name, params, config, batch)
         times = large if name in _LARGE else small
-        own = (works[name],) if name in works else ()
-        program, given = _compile_piece(name, params, config, caches, context, times, own, given)
+        known = (works[name],) if name in works else ()
+        program, given = _compile_piece(name, params, config, caches, context, times, known, given)
+        if name == "draft" and grows(plan):
+            program = dataclasses.replace(program, steps=int(given[1]))
         found.append(program)
     if rows > 1 and pieces == PIECES and on_time():
-        total = tuple(works.values())
+        total = () if grows(plan) else tuple(works.values())
         found.append(_compile_rounds("round", params, config, caches, context, large, total))
         if histogram is not None and on_time():
-            lengths = order_histogram(histogram, rounds, make_plan(params.spec, config).longest)
+            lengths = order_histogram(histogram, rounds, plan.longest)
             found.append(
                 _compile_rounds("forced", params, config, caches, context, rounds, total, lengths)
             )
@@ -239,7 +248,7 @@ def _works(
     works["commit"] = lambda context: floors.count_commit(
         params, batch=batch, rows=plan.longest, feature_layers=layers
     )
-    if plan.drafter is None:
+    if plan.drafter is None or grows(plan):  # what further steps read is not counted
         return works
     slots = plan.growth.longest
     works["draft"] = lambda context: floors.count_draft_forward(

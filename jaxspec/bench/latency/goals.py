@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from jaxspec.bench.measure.phases import PIECES
 from jaxspec.costs.expected_speed import draft_cost
 
 # One piece's records by (context, width): {piece: record}.
 Cell = dict[str, dict[str, Any]]
 # Work of the models themselves; the rest of a round is overhead.
 FORWARDS = ("draft", "verify", "absorb")
+# Pieces that are no drafting.
+_NOT_DRAFTING = ("verify", "commit")
 
 
 def measure_round_overhead(cell: Cell) -> float | None:
@@ -21,6 +24,16 @@ def measure_round_overhead(cell: Cell) -> float | None:
     """
     ratio = compare_piece(cell, "round", FORWARDS)
     return None if ratio is None else 100 * (ratio - 1)
+
+
+def measure_draft_share(cell: Cell) -> float | None:
+    """Return the share of a round's pieces that is drafting, in percent: `absorb` is a part of it,
+    for the drafter reads what was committed. None if a piece is missing.
+    """
+    ms = {name: one["ms"] for name, one in cell.items() if name in PIECES}
+    if not {*FORWARDS, "tree", "commit"} <= set(ms):
+        return None
+    return 100 * sum(ms[name] for name in ms if name not in _NOT_DRAFTING) / sum(ms.values())
 
 
 def measure_draft_cost(cell: Cell) -> tuple[int | None, float | None]:

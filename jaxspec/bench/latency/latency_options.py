@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from jaxspec.bench.architectures import DRAFTER, architecture
+from jaxspec.bench.architectures import DRAFTER, architecture, swap_drafter
+from jaxspec.bench.latency.pieces import TreeMethod
+from jaxspec.bench.measure.methods import parse_methods
+from jaxspec.builders import make_builder
 from jaxspec.core.params import Spec
 from jaxspec.targets.layouts.quant import check_kind
 from jaxspec.tuner.calibrate.ceilings import default_platform
@@ -21,6 +24,8 @@ DEFAULTS = {
     "cpu": {"widths": (1, 8, 32), "contexts": (512,), "minutes": 8.0},
 }
 
+_READ = ("drafter", "builder", "depth")
+
 
 @dataclasses.dataclass(frozen=True)
 class LatencyOptions:
@@ -28,6 +33,7 @@ class LatencyOptions:
 
     Attributes:
       arch: one of `jaxspec.bench.architectures`.
+      method: how to draft, see `read_method`.
       layers: use only this many target layers, for a quick try.
       dtype: dtype of weights and caches.
       quantize: `int8`, `fp8` or None.
@@ -41,6 +47,7 @@ class LatencyOptions:
     """
 
     arch: str = "mini"
+    method: str = DRAFTER
     layers: int | None = None
     dtype: str | None = None
     quantize: str | None = None
@@ -68,6 +75,7 @@ def resolve_options(settings: LatencyOptions) -> tuple[LatencyOptions, Spec]:
     }
     if "contexts" in chosen:
         chosen["contexts"] = tuple(context for context in chosen["contexts"] if context <= limit)
+    spec = swap_drafter(spec, read_method(settings.method).drafter)
     settings = dataclasses.replace(settings, **chosen, dtype=settings.dtype or default_dtype())
     for name in ("batch", "repeats", "minutes"):
         if not getattr(settings, name) > 0:
@@ -89,13 +97,28 @@ def resolve_options(settings: LatencyOptions) -> tuple[LatencyOptions, Spec]:
     return settings, spec
 
 
+def read_method(text: str) -> TreeMethod:
+    """Read the name of a drafter, or a method as `jaxspec bench` takes it, without its rows.
+
+    Raises:
+      ValueError: it has another form.
+    """
+    if "-" not in text:
+        return TreeMethod(text)
+    options = parse_methods(text, budget=1)[-1].options
+    if options["budget"] != 1 or set(options) - {*_READ, "budget", "coupled"}:
+        raise ValueError(
+            f"--method {text}: give a drafter, a builder and a depth, as in eagle3-dynamic/d7/w10; "
+            "--widths gives the rows"
+        )
+    drafter, builder, depth = (options.get(name) for name in _READ)
+    return TreeMethod(drafter, make_builder(builder), depth)
+
+
 def shorten_target(spec: Spec, layers: int) -> Spec:
-    """Cut the target to `layers` layers; the head reads as many features as before, some twice."""
-    head = spec.drafters[0][1]
-    features = tuple(min(layer, layers - 1) for layer in head.feature_layers)
+    """Cut the target to `layers` layers; the drafter reads as many features as before, some twice."""
+    name, config = spec.drafters[0]
+    features = tuple(min(layer, layers - 1) for layer in config.feature_layers)
     target = dataclasses.replace(spec.target, num_layers=layers)
-    return dataclasses.replace(
-        spec,
-        target=target,
-        drafters=((DRAFTER, dataclasses.replace(head, feature_layers=features)),),
-    )
+    config = dataclasses.replace(config, feature_layers=features)
+    return dataclasses.replace(spec, target=target, drafters=((name, config),))

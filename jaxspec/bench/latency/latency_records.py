@@ -30,6 +30,7 @@ def make_record(
       these `floor_ms`, `percent_of_floor` (100 is the floor itself), `bytes_per_second`,
       `flops_per_second`, and `cached` (all bytes fit into the last-level cache, so the copy's
       bandwidth is no floor);
+    - for `draft` of trees that grow with the drafter, `draft_steps` after the root's;
     - for `forced` rounds, `tokens_per_second` and `tokens_per_round`.
     """
     ms, parts = float(np.median(samples)), [work(context) for work in program.works]
@@ -43,6 +44,8 @@ def make_record(
         "times": program.times,
         "kernels": program.kernels,
     }
+    if program.steps is not None:
+        found["draft_steps"] = program.steps
     if program.name == "forced":
         length = program.tokens / program.times
         found |= {

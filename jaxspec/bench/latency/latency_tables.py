@@ -11,6 +11,7 @@ from jaxspec.bench.latency.goals import (
     group_cells,
     list_goals,
     measure_draft_cost,
+    measure_draft_share,
     measure_round_overhead,
 )
 from jaxspec.bench.measure.phases import PIECES
@@ -47,7 +48,7 @@ def _head(report: dict[str, Any]) -> str:
     copy, product = c["copy_bytes_per_second"]["median"], c["matmul_flops_per_second"]["median"]
     cache = "unknown" if report["cache_bytes"] is None else f"{report['cache_bytes'] / 1e6:.0f} MB"
     return (
-        f"{s['arch']}{layers}, {s['dtype']}{quant}, batch {s['batch']}, on {report['device']['kind']} "
+        f"{s['arch']}{layers}, {s['method']}, {s['dtype']}{quant}, batch {s['batch']}, on {report['device']['kind']} "
         f"({report['device']['cpus']} host cores), jax {report['versions']['jax']}\n"
         f"tree attention: {report['attention_by']['name']} ({report['attention_by']['reason']})\n"
         f"ceilings: copy {copy / 1e9:.1f} GB/s read and written, product {product / 1e12:.2f} TFLOP/s; last cache {cache}. "
@@ -62,6 +63,7 @@ def _tabulate_rounds(report: dict[str, Any]) -> Table:
         *map(Column, ("context", "rows")),
         *(Column(f"{name} ms", fixed()) for name in ("ar", *PIECES, "round")),
         *(Column(f"{name}/ar", fixed(2)) for name in ("verify", "round")),
+        Column("drafting", fixed(0, "%")),
         Column("depth"),
         Column("c", fixed()),
         Column("overhead", fixed(0, "%")),
@@ -81,6 +83,7 @@ def _tabulate_rounds(report: dict[str, Any]) -> Table:
             [context, width, *(ms.get(name) for name in ("ar", *PIECES, "round"))]
             + [compare_piece(cell, name, ["ar"]) for name in ("verify", "round")]
             + [
+                measure_draft_share(cell),
                 *measure_draft_cost(cell),
                 measure_round_overhead(cell),
                 whole.get("kernels"),

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxspec.bench.architectures import DRAFTER, abstract_params, architecture, random_params
+from jaxspec.bench.architectures import abstract_params, architecture, random_params
 from jaxspec.bench.latency.attention_alone import measure_attention
 from jaxspec.bench.latency.cell import (
     Caches,
@@ -20,7 +20,12 @@ from jaxspec.bench.latency.cell import (
     count_slack,
     time_programs,
 )
-from jaxspec.bench.latency.latency_options import LatencyOptions, default_platform, resolve_options
+from jaxspec.bench.latency.latency_options import (
+    LatencyOptions,
+    default_platform,
+    read_method,
+    resolve_options,
+)
 from jaxspec.bench.latency.latency_records import make_record
 from jaxspec.bench.latency.steps import count_needed_bytes, group_contexts, order_steps
 from jaxspec.bench.report.summary import describe_environment
@@ -146,9 +151,10 @@ def _measure(
 def _begin(
     params: Params, settings: LatencyOptions, group: tuple[int, ...]
 ) -> tuple[Caches, CompiledPiece]:
-    capacity = max(group) + count_slack(params, DRAFTER, settings.widths, default_platform())
-    caches = Caches.random(params, DRAFTER, settings.batch, capacity)
-    return caches, compile_ar(params, DRAFTER, caches, group[0], default_platform())
+    method = read_method(settings.method)
+    capacity = max(group) + count_slack(params, method, settings.widths, default_platform())
+    caches = Caches.random(params, method.drafter, settings.batch, capacity)
+    return caches, compile_ar(params, method, caches, group[0], default_platform())
 
 
 def _attention(
@@ -173,9 +179,9 @@ def _cell(
     report,
     on_time,
 ) -> None:
-    programs = compile_cell(
-        params, DRAFTER, width, caches, group[0], default_platform(), settings.histogram, on_time
-    )
+    where = (width, caches, group[0], default_platform())
+    method = read_method(settings.method)
+    programs = compile_cell(params, method, *where, settings.histogram, on_time)
     missing = {"round"} - {program.name for program in programs} if width > 1 else set()
     if missing:
         report["skipped"].append(

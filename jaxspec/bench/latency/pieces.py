@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.acceptance import accept_match
-from jaxspec.bench.measure.phases import forward_drafter, forward_target
-from jaxspec.builders import best_first
+from jaxspec.bench.measure.phases import PIECES, forward_drafter, forward_target
+from jaxspec.builders import Builder
 from jaxspec.call.prefill import begin_state
 from jaxspec.core import cache
 from jaxspec.core.params import Params
@@ -25,12 +25,28 @@ from jaxspec.core.sampling.sampling import draw
 from jaxspec.core.sampling.settings import make_sampling
 from jaxspec.core.state import Candidates, DecodeState, KVCache, Request, Tree
 from jaxspec.drafters.base import Committed
+from jaxspec.drafters.registry import record_of
 from jaxspec.round.commit import absorb, commit
 from jaxspec.round.context import Round, make_round
-from jaxspec.round.plan import DecodeConfig, make_plan
+from jaxspec.round.draft import draft
+from jaxspec.round.plan import DecodeConfig, Plan, make_plan
 from jaxspec.round.proposals import limit_depth, rank_candidates
 from jaxspec.round.quick_jit import quick_jit
 from jaxspec.round.verify import TargetPass, keep_path
+
+
+class TreeMethod(NamedTuple):
+    """How rounds draft.
+
+    Attributes:
+      drafter: its name.
+      builder: of the trees; None is the drafter's default.
+      depth: longest drafted path; None is the drafter's own.
+    """
+
+    drafter: str
+    builder: Builder | None = None
+    depth: int | None = None
 
 
 class Forwarded(NamedTuple):
@@ -47,12 +63,23 @@ class Forwarded(NamedTuple):
     passed: TargetPass
 
 
-def make_tree_config(method: str, rows: int) -> DecodeConfig:
-    """Configure greedy decoding with best-first trees of `rows` rows; one row is autoregressive."""
+def make_tree_config(method: TreeMethod, rows: int) -> DecodeConfig:
+    """Configure greedy decoding with trees of `rows` rows; one row is autoregressive."""
     sampling = make_sampling()[0]
     if rows == 1:
         return DecodeConfig("ar", sampling)
-    return DecodeConfig(method, sampling, builder=best_first(), budget=rows)
+    drafter, builder, depth = method
+    return DecodeConfig(drafter, sampling, builder=builder, budget=rows, depth=depth)
+
+
+def list_pieces(plan: Plan) -> tuple[str, ...]:
+    """List the pieces of a round; a tree that grows with its drafter is ranked while it drafts."""
+    return tuple(name for name in PIECES if name != "rank" or not grows(plan))
+
+
+def grows(plan: Plan) -> bool:
+    """Whether trees grow while the drafter runs."""
+    return plan.growth is not None and plan.growth.steps > 0
 
 
 def make_request(batch: int) -> Request:
@@ -76,22 +103,65 @@ def make_random_cache(config, batch: int, capacity: int, dtype) -> KVCache:
     )
 
 
+def make_random_draft(params: Params, drafter: str, batch: int, capacity: int) -> Any:
+    """Make a drafter's state of random rows, its caches the same in every layer; lengths are 0."""
+    config = params.spec.drafter(drafter)
+    init = record_of(config).make(config).init
+
+    @jax.jit
+    def fill():
+        leaves, tree = jax.tree.flatten(init(batch, capacity, params.dtype))
+        found = []
+        for number, leaf in enumerate(leaves):
+            if jnp.issubdtype(leaf.dtype, jnp.floating):
+                shape = leaf.shape[1:] if leaf.ndim == 5 else leaf.shape
+                drawn = jax.random.normal(jax.random.key(number), shape, leaf.dtype)
+                leaf = jnp.broadcast_to(drawn, leaf.shape)
+            found.append(leaf)
+        return jax.tree.unflatten(tree, found)
+
+    return fill()
+
+
+def find_cache(draft: Any) -> KVCache:
+    """Find the keys and values of a drafter's state."""
+    return draft if isinstance(draft, KVCache) else draft.cache
+
+
+def renew_draft(draft: Any, length: jax.Array, zero: jax.Array | None = None) -> Any:
+    """Set the length int32 [B] of a drafter's cache, and make its other arrays depend on `zero`."""
+    if isinstance(draft, KVCache):
+        return draft.replace(length=length)
+
+    def depend(leaf):
+        return leaf if zero is None else leaf + zero.sum().astype(leaf.dtype)
+
+    return jax.tree.map(depend, draft).replace(cache=draft.cache.replace(length=length))
+
+
 def make_state(
     params: Params,
     config: DecodeConfig,
     target: KVCache,
-    draft: KVCache | None,
+    draft: Any,
     context: int,
     room: int,
 ) -> DecodeState:
     """Make a state in mid-decode after `context` tokens, with room for `room` more.
 
     The caches are not copied. The state may be donated.
+
+    Args:
+      draft: from `make_random_draft`, or None.
     """
     plan, batch = make_plan(params.spec, config), target.k.shape[1]
-    # Rounds write the root and both lengths, so each needs its own buffer.
-    root, length, drafted = (jnp.full(batch, value, jnp.int32) for value in (1, context, context))
-    own = None if plan.drafter is None or draft is None else draft.replace(length=drafted)
+    root, length = (jnp.full(batch, value, jnp.int32) for value in (1, context))
+    own = None
+    if plan.drafter is not None and draft is not None:
+        # Rows of the drafter's cache per token. Rounds write the root and both lengths, so each
+        # needs its own buffer.
+        rows = find_cache(draft).k.shape[3] // target.k.shape[3]
+        own = renew_draft(draft, jnp.full(batch, context * rows, jnp.int32))
     return begin_state(plan, root, target.replace(length=length), own, max_tokens=room)
 
 
@@ -113,7 +183,8 @@ def repeat_piece(
     """Make a jitted program that runs `piece` `times` times on `given`.
 
     Its form is `(params, request, state, given) -> (state, result)`; `state` is donated. The result
-    of `PIECES[i]` is the input of `PIECES[i + 1]`; `draft` returns logits [B, depth, V].
+    of a piece is the input of the next one of `list_pieces`; `draft` returns logits [B, depth, V],
+    or what has grown, and the steps that it took.
     """
 
     def step(params, request, state, given):
@@ -122,10 +193,11 @@ def repeat_piece(
     @quick_jit(donate_argnums=2)
     def run(params, request, state, given):
         context = state.cache.length
+        drafted = None if state.draft is None else find_cache(state.draft).length
 
         def body(_, carry):
             state, given, _ = carry
-            state, result = step(params, request, _renewed(state, context), given)
+            state, result = step(params, request, _renewed(state, context, drafted), given)
             return state, given, result
 
         out = jax.eval_shape(step, params, request, state, given)[1]
@@ -136,12 +208,12 @@ def repeat_piece(
     return run
 
 
-def _renewed(state: DecodeState, context: jax.Array) -> DecodeState:
+def _renewed(state: DecodeState, context: jax.Array, drafted: jax.Array | None) -> DecodeState:
     """Reset the state to before the first round, in a way that depends on the last repetition."""
     zero = _zero(state)
-    draft = None if state.draft is None else state.draft.replace(length=context + zero)
+    own = None if drafted is None else renew_draft(state.draft, drafted + zero, zero)
     counts = dict(emitted=1 + zero, rounds=zero, done=zero < 0)
-    return state.replace(cache=state.cache.replace(length=context + zero), draft=draft, **counts)
+    return state.replace(cache=state.cache.replace(length=context + zero), draft=own, **counts)
 
 
 def _zero(state: DecodeState) -> jax.Array:
@@ -155,6 +227,9 @@ def _after(state: DecodeState, tree):
 
 
 def _draft(round: Round, state: DecodeState, given: Any):
+    if grows(round.plan):
+        drafted = draft(round, state, None)
+        return state.replace(root=drafted.pool.token.max(1)), (drafted.grown, drafted.steps)
     logits = forward_drafter(round, state)
     return state.replace(root=(logits[:, -1, 0] > 0).astype(jnp.int32)), logits
 
@@ -165,9 +240,12 @@ def _rank(round: Round, state: DecodeState, logits: jax.Array):
     return state.replace(root=candidates.token.max((1, 2))), candidates
 
 
-def _tree(round: Round, state: DecodeState, candidates: Candidates):
-    limit = limit_depth(round, state)
-    tree = round.plan.growth.build(_after(state, candidates), state.root, limit)
+def _tree(round: Round, state: DecodeState, given: Any):
+    given, growth = _after(state, given), round.plan.growth
+    if growth.steps:
+        tree = jax.vmap(growth.finish)(given[0], state.root)
+    else:
+        tree = growth.build(given, state.root, limit_depth(round, state))
     return state.replace(root=tree.token[:, -1]), tree
 
 
@@ -189,7 +267,7 @@ def _absorb(round: Round, state: DecodeState, committed: Committed):
     new = committed.replace(features=features, position=state.cache.length, count=1 + _zero(state))
     state = absorb(round, state, new)
     # The whole cache counts as written, whichever row is read.
-    root = jnp.isnan(state.draft.k[-1, :, -1, 0, 0]).astype(jnp.int32)
+    root = jnp.isnan(find_cache(state.draft).k[-1, :, -1, 0, 0]).astype(jnp.int32)
     return state.replace(root=root), committed
 
 

@@ -10,11 +10,9 @@ from collections.abc import Sequence
 
 import jax
 
-from jaxspec.bench.architectures import DRAFTER
-from jaxspec.bench.latency import floors
 from jaxspec.bench.latency.attention_alone import REFERENCE, pick_implementation
-from jaxspec.bench.latency.cell import count_slack
-from jaxspec.bench.latency.latency_options import LatencyOptions, default_platform
+from jaxspec.bench.latency.cell import Caches, count_slack
+from jaxspec.bench.latency.latency_options import LatencyOptions, default_platform, read_method
 from jaxspec.core.params import Params
 
 # The goals' widths and context are measured first.
@@ -24,12 +22,15 @@ GOAL_WIDTHS, GOAL_CONTEXT = (64, 256), 1024
 def count_needed_bytes(params: Params, settings: LatencyOptions, context: int) -> float:
     """Count the bytes of weights and caches, and of the scores if the reference computes them."""
     weights = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
-    configs = (params.spec.target, params.spec.drafter(DRAFTER))
-    rows = max(settings.widths)
-    capacity = context + count_slack(params, DRAFTER, settings.widths, default_platform())
-    held = weights + settings.batch * capacity * sum(
-        floors.count_kv_bytes(config, params.dtype) for config in configs
-    )
+    rows, method = max(settings.widths), read_method(settings.method)
+    capacity = context + count_slack(params, method, settings.widths, default_platform())
+
+    def make_caches():
+        caches = Caches.random(params, method.drafter, settings.batch, capacity)
+        return caches.target, caches.draft
+
+    caches = jax.tree.leaves(jax.eval_shape(make_caches))
+    held = weights + sum(leaf.size * leaf.dtype.itemsize for leaf in caches)
     if (
         pick_implementation(
             params.spec.target, params.dtype, batch=settings.batch, rows=rows, capacity=capacity

@@ -26,6 +26,12 @@ def add_command(commands: options.Commands) -> None:
         help=f"architecture, such as qwen3-8b {default}",
     )
     add(
+        "--method",
+        default="jetspec",
+        help="drafter, or drafter-builder with settings, as in eagle3-dynamic/d7/w10 or "
+        f"specblock {default}",
+    )
+    add(
         "--widths",
         type=parse.parse_integers,
         help="numbers of tree rows to verify, as in 1,64,256 (default: depends on the device)",
@@ -63,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxspec.bench.latency.latency_plot import plot_latency
     from jaxspec.bench.latency.latency_tables import render_latency
 
-    names = ("arch", "widths", "contexts", "batch", "dtype", "quantize", "layers")
+    names = ("arch", "method", "widths", "contexts", "batch", "dtype", "quantize", "layers")
     forced = arguments.force_acceptance
     settings = latency.LatencyOptions(
         **{name: getattr(arguments, name) for name in names},

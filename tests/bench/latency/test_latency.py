@@ -19,7 +19,9 @@ from jaxspec.bench.latency import measure_latency as latency
 from jaxspec.bench.latency.count_kernels import count_kernels
 from jaxspec.bench.latency.goals import measure_draft_cost
 from jaxspec.bench.latency.pieces import (
+    TreeMethod,
     make_random_cache,
+    make_random_draft,
     make_request,
     make_state,
     make_tree_config,
@@ -39,6 +41,7 @@ COLUMNS = [
     "round ms",
     "verify/ar",
     "round/ar",
+    "drafting",
     "depth",
     "c",
     "overhead",
@@ -82,7 +85,7 @@ def test_a_width_of_one_row_is_the_plain_step(capsys, tmp_path):
     assert (
         status == 0
         and report["settings"]["target_layers"] == 1
-        and "toy (1 of 2 layers), float32, batch 1" in printed
+        and "toy (1 of 2 layers), jetspec, float32, batch 1" in printed
     )
     assert [one["piece"] for one in report["records"]] == ["ar", "verify", "commit"] and not report[
         "skipped"
@@ -112,7 +115,7 @@ def test_every_figure_is_measured_and_shown(capsys, tmp_path):
     report = json.loads(out.read_text())
     assert status == 0 and picture.stat().st_size > 0 and not report["skipped"]
     assert {"device", "versions", "dtype", "ceilings", "memory_bytes", "seconds"} <= set(report)
-    assert "toy, float32, batch 1" in printed
+    assert "toy, jetspec, float32, batch 1" in printed
     records = {(one["width"], one["piece"]): one for one in report["records"]}
     assert set(records) == {(1, piece) for piece in ("ar", "verify", "commit")} | {
         (4, piece) for piece in ("ar", *PIECES, "round", "forced")
@@ -141,12 +144,35 @@ def test_every_figure_is_measured_and_shown(capsys, tmp_path):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize(("method", "steps"), [("specblock", 1), ("eagle3-dynamic/d3/w2", 2)])
+def test_trees_that_grow_with_their_drafter_are_timed(capsys, tmp_path, method, steps):
+    out = tmp_path / "out.json"
+    given = ["toy", "--layers", 1, "--widths", 8, "--contexts", 20, "--repeats", 1, "--json", out]
+    status, printed, error = run(capsys, *given, "--method", method, "--force-acceptance", 2)
+    assert status == 0, error
+    report = json.loads(out.read_text())
+    assert not report["skipped"] and f"toy (1 of 2 layers), {method}, float32" in printed
+    records = {one["piece"]: one for one in report["records"]}
+    assert set(records) == {"ar", *PIECES, "round", "forced"} - {"rank"}
+    assert records["draft"]["draft_steps"] == steps and records["draft"]["floor_ms"] is None
+    assert records["forced"]["tokens_per_round"] == 2
+    drafted = sum(records[name]["ms"] for name in ("draft", "tree", "absorb"))
+    share = drafted / (drafted + records["verify"]["ms"] + records["commit"]["ms"])
+    heads, cells = shown_rounds(printed)
+    assert cells[heads.index("drafting")] == f"{100 * share:.0f}%"
+
+
+@pytest.mark.thorough
 def test_rounds_commit_what_the_histogram_says():
     spec = architectures.architecture("toy", block_size=4, drafter_layers=1)
     spec = latency_settings.shorten_target(spec, 1)
-    params, config = architectures.random_params(spec, jnp.float32), make_tree_config("jetspec", 4)
+    params, config = (
+        architectures.random_params(spec, jnp.float32),
+        make_tree_config(TreeMethod("jetspec"), 4),
+    )
     caches = [
-        make_random_cache(one, 2, 64, jnp.float32) for one in (spec.target, spec.drafter("jetspec"))
+        make_random_cache(spec.target, 2, 64, jnp.float32),
+        make_random_draft(params, "jetspec", 2, 64),
     ]
     state = make_state(params, config, *caches, context=20, room=40)
     lengths = latency_forced.order_histogram((0, 0.5, 0.25, 0, 0.25), 8, longest=4)
@@ -181,6 +207,9 @@ def test_histograms(tmp_path):
         (["toy", "--contexts", "1k"], "context 1024: toy has 256 positions"),
         (["toy", "--layers", 5], "layers is 5: toy has 2"),
         (["toy", "--batch", 0], "batch is 0: give more than 0"),
+        (["toy", "--method", "falcon"], "unknown drafter 'falcon': choose one of ar, jetspec"),
+        (["toy", "--method", "eagle3-dynamic@9"], "--widths gives the rows"),
+        (["toy", "--method", "eagle3-tall"], "unknown method 'eagle3-tall'"),
         (["toy", "--repeats", 0], "repeats is 0: give more than 0"),
         (
             ["toy", "--force-acceptance", "[0, 0.5, 0.4]"],
