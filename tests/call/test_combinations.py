@@ -20,7 +20,6 @@ from jaxspec.drafters.dflash.network import BlockDrafterConfig
 from jaxspec.drafters.dflash2.network import DFlash2Config
 from jaxspec.drafters.dflash2.network import init_variables as init_dflash2
 from jaxspec.drafters.dspark.shapes import init_variables, published_config
-from jaxspec.drafters.griffin.network import GriffinConfig, GriffinDrafter
 from jaxspec.round.plan import drafter_forwards, make_plan
 from jaxspec.targets.transformer import Transformer
 from training.drafters import named
@@ -42,7 +41,8 @@ OPTIONS = ModelOptions(
     lstm_size=6,
 )
 KINDS = {one.name: dataclasses.replace(OPTIONS, kind=one.name) for one in trained_records()}
-KINDS["draft_model"] = dataclasses.replace(KINDS["draft_model"], feature_layers=None)
+for _kind in ("draft_model", "griffin"):  # which choose no layers
+    KINDS[_kind] = dataclasses.replace(KINDS[_kind], feature_layers=None)
 CONFIGS = {kind: named(kind).config(options, TARGET, None) for kind, options in KINDS.items()}
 # DSpark's heads and layouts of blocks.
 _DSPARK = published_config(TARGET, (-1, 1), num_layers=1, block_size=4, markov_rank=6)
@@ -66,14 +66,7 @@ DFLASH2 = DFlash2Config(
     logit_softcap=20.0,
     embedding_scale=1.5,
 )
-GRIFFIN = GriffinConfig(
-    **SIZES | {"num_layers": 1},
-    target_hidden_size=16,
-    vocab_size=16,
-    feature_layers=(3,),
-    depth=5,
-)
-CONFIGS |= DSPARK | {"dflash2": DFLASH2, "griffin": GRIFFIN}
+CONFIGS |= DSPARK | {"dflash2": DFLASH2}
 SPEC = Spec(TARGET, tuple(CONFIGS.items()))
 BUDGET, NEW, PROMPTS = 16, 14, [[4, 9, 2, 14, 4, 9], [7]]
 ALL = [
@@ -108,9 +101,6 @@ def params():
     def init(kind, config):
         if kind in DSPARK:
             return init_variables(config)
-        if kind == "griffin":
-            wide = jnp.zeros((1, 1, config.hidden_size))
-            return GriffinDrafter(config).init(jax.random.key(0), wide, wide, jnp.zeros((1, 1)))
         return init_dflash2(config) if kind == "dflash2" else named(kind).init(config, 0, head)
 
     made = {

@@ -23,10 +23,11 @@ from jaxspec.drafters.dflash.network import BlockDrafterConfig
 from jaxspec.drafters.dflash.shapes import init_head
 from jaxspec.drafters.eagle3.network import EagleConfig
 from jaxspec.drafters.falcon.network import FalconConfig
-from jaxspec.drafters.griffin.network import GriffinConfig, GriffinDrafter
+from jaxspec.drafters.griffin.network import GriffinConfig
 from jaxspec.drafters.medusa.network import Medusa, MedusaConfig
 from jaxspec.drafters.specblock.network import SpecBlockConfig
 from training.drafters.falcon import init_falcon
+from training.drafters.griffin.model import init_griffin
 
 TARGET = TargetConfig(
     vocab_size=VOCAB, max_positions=512, qk_norm=False, **SIZES | {"num_layers": 3}
@@ -90,9 +91,7 @@ def make_params(method: str = "jetspec") -> jaxspec.Params:
         shapes = jax.eval_shape(lambda: _init_drafter(config))
     elif method == "griffin":
         config = GriffinConfig(**SIZES, **OF_TARGET | {"feature_layers": (3,)})
-        wide = jnp.zeros((1, 1, WIDTH))
-        init = GriffinDrafter(config).init
-        shapes = jax.eval_shape(lambda: init(jax.random.key(0), wide, wide, jnp.zeros((1, 1))))
+        shapes = jax.eval_shape(lambda: init_griffin(config, 0))
     elif method == "falcon":
         config = FalconConfig(**SIZES, **OF_TARGET, slots=2, blocks=2, lstm_size=6)
         shapes = jax.eval_shape(lambda: init_falcon(config, 0))

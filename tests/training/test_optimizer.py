@@ -58,6 +58,36 @@ def test_gradients_are_clipped_to_their_global_norm():
     np.testing.assert_allclose(optax.tree.norm(moments.mu), 0.1 * 0.5, rtol=1e-5)
 
 
+def test_a_linear_decay_ends_at_zero():
+    options = OptimizerOptions("adamw", rate=0.1, warmup=4, decay="linear")
+    sizes = [
+        -float(update["layer"]["norm"]["scale"][0])
+        for update in updates(options, steps=12, count=13)
+    ]
+    wanted = [0, 1 / 4, 2 / 4, 3 / 4, *(1 - np.arange(9) / 8)]
+    np.testing.assert_allclose(sizes, 0.1 * np.array(wanted), rtol=1e-4, atol=1e-6)
+    at_once = OptimizerOptions("adamw", rate=0.1, warmup=0, decay="linear")
+    first = updates(at_once, steps=12, count=1)[0]
+    assert float(first["layer"]["norm"]["scale"][0]) == pytest.approx(-0.1)
+
+
+def test_adamw_may_decay_all_arrays():
+    options = OptimizerOptions("adamw", rate=0.1, warmup=0, weight_decay=0.5, decayed="all")
+    found = updates(options, gradient=0.0, count=1)[0]
+    assert float(found["layer"]["norm"]["scale"][0]) == pytest.approx(-0.05)
+
+
+def test_gradients_are_clipped_by_value():
+    options = OptimizerOptions("adamw", warmup=0, clip=0.5, clip_by="value")
+    optimizer = make_optimizer(PARAMS, 10, options)
+    gradient = jax.tree.map(lambda leaf: jnp.full_like(leaf, 100.0), PARAMS)
+    gradient["embedding"] = gradient["embedding"].at[0].set(-0.2)
+    _, (_, (moments, *_)) = jax.jit(
+        lambda: optimizer.update(gradient, optimizer.init(PARAMS), PARAMS)
+    )()
+    np.testing.assert_allclose(moments.mu["embedding"][:2, 0], [-0.02, 0.05], rtol=1e-5)
+
+
 def test_muon_takes_hidden_kernels_only():
     more = {"out": {"kernel": jnp.ones((2, 2))}, "mlp": {"gate_up": jnp.ones((3, 2, 4))}}
     axes = find_matrix_axes(PARAMS | more, outputs=("out",))

@@ -39,7 +39,7 @@ class ModelOptions:
         schema, and cannot read such a `jetspec` head.
       slots: tokens per forward (`specblock` 4, `parallelspec` 4, `falcon` 2), heads (`medusa` 4).
       blocks: number of consecutive blocks in decoding (`specblock` 2, `falcon` 3).
-      depth: longest drafted path of `eagle3` and `draft_model`, 8.
+      depth: longest drafted path of `eagle3` and `draft_model`, 8, and of `griffin`, 6.
       hidden_size: width of a `draft_model` model, half the target's.
       lstm_size: width of `falcon`'s LSTM.
       own_projection: `medusa` heads have output projections of their own.

@@ -11,6 +11,7 @@ from .draft_model import DRAFT_MODEL
 from .dspark import DSPARK
 from .eagle3 import EAGLE3
 from .falcon import FALCON
+from .griffin import GRIFFIN
 from .jetspec import JETSPEC
 from .medusa import MEDUSA
 from .parallelspec import PARALLELSPEC
@@ -77,6 +78,7 @@ for _record in (
     JETSPEC,
     DSPARK,
     EAGLE3,
+    GRIFFIN,
     SPECBLOCK,
     MEDUSA,
     PARALLELSPEC,

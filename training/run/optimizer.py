@@ -25,20 +25,24 @@ class OptimizerOptions:
       rate: peak learning rate of AdamW. Drafters of pretrained targets want about 6e-4.
       muon_rate: peak learning rate of Muon.
       warmup: steps over which both rates rise linearly from 0; below 1 their share of all steps.
-        The rates then fall by a cosine to 0 at the last step.
-      clip: global norm to which gradients are clipped.
+      decay: how the rates then fall to 0 at the last step.
+      clip: global norm to which gradients are clipped, or the largest absolute value.
+      clip_by: which of the two.
       betas: decay rates of AdamW's moments. Muon has Nesterov momentum 0.95.
-      weight_decay: decoupled, times the rate. AdamW decays every array of two or more axes, Muon
-        only its hidden kernels.
+      weight_decay: decoupled, times the rate. Muon decays only its hidden kernels.
+      decayed: what AdamW decays: every array of two or more axes, or all, as PyTorch's does.
     """
 
     name: Literal["adamw", "muon"] = "muon"
     rate: float = 3e-3
     muon_rate: float = 0.02
     warmup: int | float = 20
+    decay: Literal["cosine", "linear"] = "cosine"
     clip: float = 1.0
+    clip_by: Literal["norm", "value"] = "norm"
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = 0.0
+    decayed: Literal["matrices", "all"] = "matrices"
 
 
 def make_optimizer(
@@ -70,13 +74,20 @@ def make_optimizer(
             )
 
     def schedule(peak):
-        return optax.warmup_cosine_decay_schedule(0.0 if warmup else peak, peak, warmup, steps)
+        if options.decay == "cosine":
+            return optax.warmup_cosine_decay_schedule(0.0 if warmup else peak, peak, warmup, steps)
+        ramps = [optax.linear_schedule(0.0, peak, warmup)] if warmup else []
+        ramps += [optax.linear_schedule(peak, 0.0, steps - warmup)]
+        return optax.join_schedules(ramps, [warmup] if warmup else [])
 
     betas = options.betas
     if options.name == "adamw":
         matrices = jax.tree.map(lambda leaf: leaf.ndim >= 2, params)
         optimizer = optax.adamw(
-            schedule(options.rate), *betas, weight_decay=options.weight_decay, mask=matrices
+            schedule(options.rate),
+            *betas,
+            weight_decay=options.weight_decay,
+            mask=matrices if options.decayed == "matrices" else None,
         )
     else:
         optimizer = muon(
@@ -87,7 +98,8 @@ def make_optimizer(
             weight_decay=options.weight_decay,
             muon_weight_dimension_numbers=find_matrix_axes(params, outputs),
         )
-    return optax.chain(optax.clip_by_global_norm(options.clip), optimizer)
+    clip = optax.clip if options.clip_by == "value" else optax.clip_by_global_norm
+    return optax.chain(clip(options.clip), optimizer)
 
 
 def find_matrix_axes(params, outputs: tuple[str, ...] = ()):
