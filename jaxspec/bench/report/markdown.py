@@ -89,6 +89,8 @@ def _write_lines(report: dict[str, Any], folder: Path) -> list[str]:
             "",
             f"![Share of rounds by accepted tokens](acceptance-{file_name(at)}.png)",
             "",
+            _tabulate_positions(whole).to_markdown(),
+            "",
         ]
         lines += [
             "### The same by the field's definitions, all domains",
@@ -186,6 +188,24 @@ def _tabulate_definitions(records: Sequence[dict[str, Any]]) -> Table:
             for record in records
         ],
     )
+
+
+def _tabulate_positions(records: Sequence[dict[str, Any]]) -> Table:
+    """Tabulate acceptance by depth: α_k over all rounds, and over those that accepted k - 1."""
+    ways = {"": "α_k", "_conditional": "α_k given k - 1"}
+    rows = [
+        [_code(record["method"]), shown, *record.get(f"acceptance_rate_per_pos{way}", ())]
+        for record in records
+        for way, shown in ways.items()
+        if record["method"] != "ar"
+    ]
+    most = max(map(len, rows), default=2)
+    columns = [
+        Column("method"),
+        Column(""),
+        *(Column(f"{k}", fixed(2)) for k in range(1, most - 1)),
+    ]
+    return Table(columns, [[*row, *[None] * (most - len(row))] for row in rows])
 
 
 def _show_figure(value: float | Sequence[float | None] | None) -> str:

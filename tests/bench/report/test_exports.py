@@ -180,6 +180,8 @@ def test_report_is_made_from_saved_json(report, tmp_path, capsys):
     row = next(line for line in text.splitlines() if line.startswith("| `x@4/d2` | 2.6 | 2.57 |"))
     assert "| 2.25 |" in row and row.endswith("| yes |")
     assert all(f"- **{one.name}**: " in text for one in DEFINITIONS) and "0.75 0.38 0.12" in text
+    assert "| `x@4/d2` | α_k | 0.75 | 0.38 | 0.12 |" in text
+    assert "| `x@4/d2` | α_k given k - 1 | 0.75 | 0.50 | 0.33 |" in text
     for picture in ("speedups-T0.png", "acceptance-T0.png"):
         assert f"({picture})" in text and (tmp_path / "out" / picture).read_bytes()[1:4] == b"PNG"
 
