@@ -1,4 +1,4 @@
-"""Measurements that only decode: tables of methods, budgets, trees, gaps, and models of devices."""
+"""Measurements that decode in turns: tables of methods, budgets, scores, gaps."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from benchmarks.reproduce.measurement import Measurement, Setting, Words
 # target's noise.
 PRINTED = ("--score-temperature", "1")
 EAGLE = "eagle3-dynamic@60/d7/w10"
-# Algorithm 2: the class decides at every slot, and the width at none; the control is as wide
-# everywhere.
-_BY_CLASS, _NO_CAPS = "specblock-rank_guided@60/width=null", "adaptive_slot0=0/adaptive_all=0"
-SPECBLOCK = f"{_BY_CLASS}/classes=default/starts=all"
-SLIM = f"{_BY_CLASS}/classes=[2,4,6,4]/{_NO_CAPS}/starts=all"
-UNIFORM = f"{_BY_CLASS}/classes=[4,4,4,4]/{_NO_CAPS}/starts=all"
-THIRD_BLOCK = f"{SPECBLOCK}/d12"
+# Algorithm 2: the class decides at every slot.
+SPECBLOCK = "specblock-rank_guided@60/width=null/classes=default/starts=all"
 MEDUSA, PARALLEL, FALCON = "medusa-static@60", "parallelspec-chain@8", "falcon-static@60"
 SMALL_MODEL = "draft_model-chain@6"
 DFLASH, DFLASH_16 = "dflash-chain@8", "dflash-chain@16/b16"
 BASTION = "dflash-best_first@64/bastion-paper"
+# BASTION's rule with the calibrated costs of the paper, and with its other costs.
+STATIC, FIRST_DECREASE = "bastion-paper+fit", "bastion-first-decrease+fit"
+RUNNING, BOTH, ALL_SIZES = "bastion-paper+bare+ema", "bastion-paper+fit+ema", "best+fit"
 # Block sizes whose costs of drafting are compared, on the same drafter.
 BLOCKS = (4, 8, 16, 32)
 SCORES = ("", "+hybrid0.1", "+hybrid0.3", "+hybrid1", "+entropy")
@@ -85,12 +83,12 @@ def _gaps(setting: Setting) -> list[Words]:
 
 def _sweep(name: str, temperature: float):
     def commands(setting: Setting) -> list[Words]:
-        rows = "1,2,4,8,16,32,64,128,256" if setting.full else "1,2,4,8,16,32,64"
-        rows = rows if setting.full or setting.tiny else "1,2,4,8,16,32"
-        most = rows.rpartition(",")[2] if setting.full or not setting.tiny else "64"
+        rows = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+        rows = rows if setting.full else rows[:7] if setting.tiny else rows[:6]
+        listed, most = ",".join(map(str, rows)), str(rows[-1])
         words = ("benchmarks", "sweep", setting.model, "--method", "dflash-best_first")
-        words += ("--budgets", rows, "--budget", most, "--beam")
-        words += ("--policies", "best,bastion-paper,bastion-code")
+        words += ("--budgets", listed, "--budget", most, "--widths", listed, "--beam")
+        words += ("--policies", ",".join((ALL_SIZES, STATIC, FIRST_DECREASE, RUNNING, BOTH)))
         words += ("--temperature", f"{temperature:g}", *PRINTED)
         sizes = setting.sizes((4, 96, 3), (30, 256, 3))
         return [(*words, *sizes, "--json", setting.at(name, "report.json"))]
@@ -98,42 +96,10 @@ def _sweep(name: str, temperature: float):
     return commands
 
 
-def _batches(device: str, arch: str = "qwen3-8b"):
-    name = f"batches-{device}" if arch == "qwen3-8b" else f"batches-{arch}"
-
-    def commands(setting: Setting) -> list[Words]:
-        limit, budget = ("24", "128") if setting.full or setting.tiny else ("6", "32")
-        words = ("benchmarks", "batches", setting.model, "--drafter", "jetspec")
-        words += ("--prompts", str(setting.prompts), "--limit", limit, "--budget", budget)
-        words += ("--arch", arch, "--device", device, "--batches", "1,4,16,64")
-        return [(*words, "--json", setting.at(name, "report.json"))]
-
-    return commands
-
-
-def _plans(setting: Setting) -> list[Words]:
-    """Ask the roofline for verification at published sizes: an EAGLE-3 or a SpecBlock drafter has
-    about 0.8 GB at 8B and 1.5 GB at 32B.
-    """
-    found = []
-    for arch in ("qwen3-8b", "qwen3-32b"):
-        words = ("jaxspec", "plan", arch, "--gpus", "1xa100", "--context", "1k", "--rows", "60")
-        found.append((*words, "--json", setting.at("plans", f"{arch}.json")))
-    return found
-
-
 _BLOCK_CHAINS = [f"{name}-chain@{b}/b{b}" for name in ("jetspec", "dflash") for b in BLOCKS]
 _SCORED = [f"jetspec-best_first{score}@{rows}" for rows in (16, 64) for score in SCORES]
 _BLOCK = ("dflash", "jetspec")
-_BRANCHING = [SPECBLOCK, SLIM, UNIFORM, THIRD_BLOCK]
 MEASUREMENTS = (
-    Measurement(
-        name="branching",
-        summary="SpecBlock's trees by their widths and blocks",
-        commands=_bench("branching", lambda setting: _BRANCHING, 0.0, profile=False),
-        minutes={"mini": 5},
-        drafters=("specblock",),
-    ),
     Measurement(
         name="drafters-t0",
         summary="drafters in turns on the same prompts, temperature 0",
@@ -189,25 +155,5 @@ MEASUREMENTS = (
         commands=_sweep("sweep-t0", 0.0),
         minutes={"mini": 15, "smollm2-135m": 45},
         drafters=("dflash",),
-    ),
-    *(
-        Measurement(
-            name=f"batches-{label}",
-            summary=f"recorded trees, rounds by the roofline of {arch} on {device}",
-            commands=_batches(device, arch),
-            minutes={"mini": 4, "smollm2-135m": 12},
-            drafters=("jetspec",),
-        )
-        for label, device, arch in (
-            ("h100", "h100", "qwen3-8b"),
-            ("a100", "a100", "qwen3-8b"),
-            ("qwen3-32b", "h100", "qwen3-32b"),
-        )
-    ),
-    Measurement(
-        name="plans",
-        summary="rounds of 8B and 32B targets on an A100, by the roofline",
-        commands=_plans,
-        minutes={"mini": 0.3, "smollm2-135m": 0.3},
     ),
 )

@@ -155,7 +155,7 @@ MEASUREMENTS = (
     _trained("data", "JetSpec heads by training text", _recipes("data"), 15),
     _trained("rates", "JetSpec heads by AdamW's rate", _recipes("rates"), 60),
     _trained("weights", "block drafters by depth weights and block", _recipes("weights"), 150),
-    _trained("components", "SpecBlock without each of its parts", _recipes("specblock"), 170),
+    _trained("components", "SpecBlock without each of its parts", _recipes("specblock-paper"), 140),
     _trained("ltd-record", "recorded rounds and their times", _record, 6, drafter="eagle3"),
     _trained("ltd-turns", "both policies, in turns and apart", _turns, 30, "ltd-record"),
     _trained(

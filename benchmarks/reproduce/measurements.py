@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from benchmarks.reproduce import measure_adapt, measure_decodes, measure_trained
+from benchmarks.reproduce import (
+    measure_adapt,
+    measure_decodes,
+    measure_devices,
+    measure_trained,
+)
 from benchmarks.reproduce.measurement import Measurement
 
 MEASUREMENTS: dict[str, Measurement] = {
     one.name: one
-    for module in (measure_decodes, measure_adapt, measure_trained)
+    for module in (measure_decodes, measure_devices, measure_adapt, measure_trained)
     for one in module.MEASUREMENTS
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import subprocess
 import sys
 import time
@@ -27,13 +28,21 @@ Run = Callable[[Words, Path], None]
 def run_command(words: Words, log: Path) -> None:
     """Run one command of a measurement in a process of its own, from the clone's root.
 
+    Costs that it keeps lie in the setting's folder, unless `JAXSPEC_CACHE` names another one: calls
+    of the user's have their own.
+
     Raises:
       RuntimeError: it failed; the message is the last line that it printed.
     """
     with log.open("a") as file:
         print("$ python -m", *words, file=file, flush=True)
         done = subprocess.run(
-            [sys.executable, "-m", *words], cwd=ROOT, stdout=file, stderr=file, check=False
+            [sys.executable, "-m", *words],
+            cwd=ROOT,
+            env={"JAXSPEC_CACHE": str(log.parents[1] / "cache")} | os.environ,
+            stdout=file,
+            stderr=file,
+            check=False,
         )
     if done.returncode:
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]

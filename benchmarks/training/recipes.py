@@ -83,6 +83,13 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"specblock": dataclasses.replace(_BLOCKS, valid_prefix=False)},
     ),
     "paper": (_PAPER.model, _PAPER.method),
+    "paper-no-broadcast": (_PAPER.model | {"prefix_broadcast": False}, _PAPER.method),
+    "paper-no-shift": (_PAPER.model | {"shift": False}, _PAPER.method),
+    "paper-no-valid-prefix": (
+        _PAPER.model,
+        _PAPER.method
+        | {"specblock": dataclasses.replace(_PAPER.method["specblock"], valid_prefix=False)},
+    ),
 }
 OBJECTIVE = [Recipe(loss=loss, seed=seed) for seed in (0, 1) for loss in ("fkl", "ce", "rkl")]
 CAUSALITY = [
@@ -123,6 +130,10 @@ SWEEPS = {
     "specblock": [
         Recipe("specblock", variant=name)
         for name in ("full", "paper", "no-broadcast", "no-shift", "no-valid-prefix")
+    ],
+    "specblock-paper": [
+        Recipe("specblock", variant=f"paper{part}")
+        for part in ("", "-no-broadcast", "-no-shift", "-no-valid-prefix")
     ],
 }
 

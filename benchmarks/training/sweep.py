@@ -9,7 +9,8 @@ unfinished one continues from its last checkpoint. The comparisons follow JetSpe
 acceptance during training. `weights` (Table 7 with more weights, blocks of 8 and 16) and `rates`
 (Table 3, AdamW instead of Muon) are longer; with `--as-published` all of these score paths by raw
 probabilities and measure JetSpec's trees seven wide. `eagle` compares numbers of EAGLE-3's test-time steps, `specblock`
-ablates SpecBlock's components, with figures of the rank head and of single slots, and
+ablates SpecBlock's components, with figures of the rank head and of single slots,
+`specblock-paper` those of the form that its paper describes, and
 `conditioning` compares DSpark, whole and in parts, with the drafters of one distribution a depth.
 """
 

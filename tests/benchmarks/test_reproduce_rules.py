@@ -6,6 +6,7 @@ import pytest
 from benchmarks.reproduce.claim import CONFIRMED, MIXED, REFUTED, UNDECIDED
 from benchmarks.reproduce.decide import (
     blocks,
+    costs,
     decodes,
     devices,
     gaps,
@@ -14,6 +15,7 @@ from benchmarks.reproduce.decide import (
     recipes,
     streams,
     sweeps,
+    trees,
 )
 from benchmarks.reproduce.decide.rules import Figure, above, below, combine, near, ordered
 from jaxspec.bench.report.exports import file_name
@@ -87,7 +89,6 @@ def make_table(**methods):
                 "ms_tree": 0.0,
                 "ms_absorb": 0.0,
                 "ms_verify": 1e3,
-                "acceptance_rate_per_pos_conditional": [0.8, 0.7, 0.6, 0.5, 0.9, 0.6],
             }
         )
     return {"t": report}
@@ -124,13 +125,58 @@ def test_the_largest_budget_is_found_in_the_table():
     assert decodes.rises_with_budget("t", "x@{}/w7", "x")(reports).verdict == CONFIRMED
 
 
+def make_slots_report(rates):
+    slots = [{"conditional": rate} for rate in rates]
+    rows = [
+        {"way": "a", "budget": 16, "ratio": 2.0, "interval": [1.9, 2.1], "tokens_per_round": 3.0},
+        {"way": "a", "budget": 61, "ratio": 1.02, "interval": [1.0, 1.04], "tokens_per_round": 4.0},
+    ]
+    classes = [{"share": share} for share in (0.7, 0.2, 0.05, 0.05)]
+    report = {"ranks": {"slots": slots, "classes": classes}, "x": {"against": "b", "rows": rows}}
+    return {"branching": {"report": report}}
+
+
 def test_acceptance_recovers_where_a_block_begins():
-    reports = make_table(a=(4.0, 3.0))
-    assert decodes.recovers("t", "a", 5)(reports).verdict == REFUTED
+    reports = make_slots_report([0.8, 0.7, 0.6, 0.5, 0.9, 0.7, 0.6, 0.4])
     # The fourth token ends a block of four, the fifth begins the next one.
-    found = decodes.recovers("t", "a", 4)(reports)
+    found = trees.recovers(4)(reports)
     assert found.verdict == CONFIRMED and found.value == pytest.approx(0.9 / 0.5)
-    assert decodes.later_block_accepts("t", "a", 5, 0.54)(reports).value == pytest.approx(0.9)
+    assert trees.recovers(5)(reports).verdict == REFUTED
+    assert trees.slot_accepts(8, 0.5)(reports).verdict == REFUTED
+    assert trees.first_class_is_most_frequent(0.5)(reports).verdict == CONFIRMED
+
+
+def test_trees_are_compared_at_the_largest_budget():
+    reports = make_slots_report([0.8] * 8)
+    assert trees.way_beats("x", "a")(reports).verdict == UNDECIDED
+    assert trees.way_beats("x", "a", 0.98)(reports).verdict == CONFIRMED
+    assert trees.ways_are_alike("x", "a", 0.05)(reports).verdict == CONFIRMED
+
+
+def test_rounds_that_accept_as_the_papers():
+    def report(ms, drafting):
+        names = ("draft", "verify", "absorb", "tree", "commit")
+        pieces = [{"piece": name, "ms": 1.0} for name in names]
+        pieces[0]["ms"] = drafting
+        forced = {"piece": "forced", "ms": ms, "quartiles": [ms - 0.5, ms + 0.5]}
+        records = [*pieces, forced | {"tokens_per_round": 4.0}]
+        records = [one | {"context": 256, "width": 61} for one in records]
+        return {"settings": {"arch": "mini"}, "records": records}
+
+    reports = {"latency": {"a": report(10.0, 1.0), "b": report(20.0, 9.0)}}
+    found = phases.faster_at_equal_acceptance("a", "b")(reports)
+    assert found.verdict == CONFIRMED and found.value == pytest.approx(2.0)
+    assert phases.share_is_less_at_equal_shapes("a", "b", 0.75)(reports).verdict == CONFIRMED
+    assert phases.share_is_less_at_equal_shapes("b", "a", 1.0)(reports).verdict == REFUTED
+
+
+def test_errors_of_costs():
+    measured = {"widths": [1, 8], "bare": [[9.0], [2.0]], "seconds": [[5.0], [4.0]]}
+    about = {"root_mean_square_errors": {"bare": 0.03, "fit": 0.003}, "measured": measured}
+    reports = {"calibration": {"costs": {"about": about}}}
+    assert costs.fit_cuts_the_error(0.8)(reports).value == pytest.approx(0.9)
+    # One row is no verification of a tree.
+    assert costs.bare_roofline_underestimates()(reports).verdict == CONFIRMED
 
 
 def test_cost_of_a_drafted_token_by_block():
@@ -319,17 +365,14 @@ def test_recipes_are_compared_over_seeds_and_prompts():
 
 
 def test_extreme_classes_are_easiest():
-    def slots(scores):
-        both = ("precision", "recall")
-        return {f"rank_{name}_{k}": x for name in both for k, x in enumerate(scores)}
+    def run(scores):
+        classes = {"classes": [{"f1": score} for score in scores]}
+        return {"recipe": {"variant": "paper"}, "held_out": classes}
 
-    runs = {
-        "x": {"recipe": {"variant": "full"}, "slots": slots([0.9, 0.3, 0.2, 0.8])},
-        "y": {"recipe": {"variant": "full"}, "slots": slots([0.9, 0.3, 0.2, 0.5])},
-    }
-    rule = recipes.extremes_are_easiest("c", recipes.recipe(variant="full"))
+    runs = {"x": run([0.9, 0.3, 0.2, 0.8]), "y": run([0.9, 0.3, None, 0.5])}
+    rule = recipes.extremes_are_easiest("c", recipes.recipe(variant="paper"))
     assert rule({"c": runs}).verdict == CONFIRMED
-    runs["y"]["slots"] = slots([0.9, 0.3, 0.6, 0.5])
+    runs["y"] = run([0.9, 0.3, 0.6, 0.5])
     assert rule({"c": runs}).verdict == MIXED
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.reproduce.claim import Claim
 from benchmarks.reproduce.decide import decodes, devices, sweeps
-from benchmarks.reproduce.measure_decodes import BASTION, DFLASH_16, EAGLE
+from benchmarks.reproduce.measure_decodes import BASTION, DFLASH_16, EAGLE, STATIC
 
 _CPU = (
     "Yes: on two cores the time of verification grows with the first rows, on a GPU from some 200."
@@ -131,7 +131,7 @@ CLAIMS = (
         says="The controller reaches the best fixed budget of each workload.",
         paper="at the peak or above",
         needs=("sweep-t0",),
-        decide=sweeps.tracks("sweep-t0", "bastion-paper", 0.97),
+        decide=sweeps.tracks("sweep-t0", STATIC, 0.97),
         drafters=_BLOCK,
         scale=_CPU,
     ),
@@ -140,7 +140,7 @@ CLAIMS = (
         says="The controller is faster than a fixed budget of the most rows that it may take.",
         paper="by adapting each round",
         needs=("sweep-t0",),
-        decide=sweeps.faster_than_largest("sweep-t0", "bastion-paper"),
+        decide=sweeps.faster_than_largest("sweep-t0", STATIC),
         drafters=_BLOCK,
         scale="No: a CPU punishes idle rows more than a GPU does.",
     ),

@@ -166,29 +166,3 @@ def rises_with_budget(table: str, method: str, start: str) -> Decide:
         return ordered([answers.speedup(name) for name in names], ratios)
 
     return decide
-
-
-def later_block_accepts(table: str, method: str, first: int, bound: float) -> Decide:
-    """Of the rounds that accepted all drafted tokens before number `first`, which begins a block,
-    more than a share `bound` accept it.
-    """
-
-    def decide(reports: Reports) -> Finding:
-        rates = Answers(reports[table]).records[method]["acceptance_rate_per_pos_conditional"]
-        before, after = rates[first - 2], rates[first - 1]
-        found = find([Figure("first token of block 2", after)], lambda f: above(f, bound))
-        return found._replace(ours=f"last token of block 1 {before:.2f}, {found.ours}")
-
-    return decide
-
-
-def recovers(table: str, method: str, slots: int) -> Decide:
-    """The first token of a block is accepted more often than the last one before it."""
-
-    def decide(reports: Reports) -> Finding:
-        rates = Answers(reports[table]).records[method]["acceptance_rate_per_pos_conditional"]
-        ratio = Figure("ratio", rates[slots] / rates[slots - 1])
-        shown = " ".join(f"{rate:.2f}" for rate in rates[: 2 * slots])
-        return find([ratio], above)._replace(ours=f"{shown}; {ratio} at the boundary")
-
-    return decide

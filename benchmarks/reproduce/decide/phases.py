@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from benchmarks.reproduce.claim import Finding, Reports
 from benchmarks.reproduce.decide.answers import Answers
-from benchmarks.reproduce.decide.rules import Figure, below, find
+from benchmarks.reproduce.decide.rules import Figure, above, below, find
+from jaxspec.bench.latency.goals import group_cells, measure_draft_share
 
 Decide = Callable[[Reports], Finding]
 
@@ -69,3 +71,46 @@ def draft_time_is_flat(table: str, drafter: str, blocks: Sequence[int], factor: 
         return find([figure], lambda one: below(one, factor))._replace(ours=f"{shown}; {figure}")
 
     return decide
+
+
+def faster_at_equal_acceptance(one: str, other: str) -> Decide:
+    """Rounds of a drafter that accept as the paper's give more tokens a second than another one's;
+    bounds are quartiles of the samples.
+    """
+
+    def decide(reports: Reports) -> Finding:
+        a, b = (_forced(reports, name) for name in (one, other))
+        bounds = (a["low"] / b["high"], a["high"] / b["low"])
+        arch = reports["latency"][one]["settings"]["arch"]
+        label = f"{arch}'s shapes: {one} {a['ms']:.3g}, {other} {b['ms']:.3g} ms a round; tokens a second"
+        return find([Figure(label, a["speed"] / b["speed"], bounds)], above)
+
+    return decide
+
+
+def _forced(reports: Reports, name: str) -> dict[str, float]:
+    record = next(r for r in reports["latency"][name]["records"] if r["piece"] == "forced")
+    low, high = record["quartiles"]
+    tokens = record["tokens_per_round"]
+    return {
+        "ms": record["ms"],
+        "speed": tokens / record["ms"],
+        "low": tokens / high,
+        "high": tokens / low,
+    }
+
+
+def share_is_less_at_equal_shapes(one: str, other: str, factor: float) -> Decide:
+    """The share of drafting of a drafter is below that of another one times a factor."""
+
+    def decide(reports: Reports) -> Finding:
+        a, b = (_share(reports["latency"][name]) for name in (one, other))
+        figure = Figure(f"{one} {a:.0f} %, {other} {b:.0f} %: ratio", a / b)
+        return find([figure], lambda f: below(f, factor))
+
+    return decide
+
+
+def _share(report: Mapping[str, Any]) -> float:
+    cells = [cell for *_, cell in group_cells(report["records"])]
+    return next(share for cell in cells if (share := measure_draft_share(cell)) is not None)

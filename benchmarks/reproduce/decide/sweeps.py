@@ -108,13 +108,13 @@ def faster_than_largest(name: str, rule: str) -> Decide:
     return decide
 
 
-def rule_beats(name: str, one: str, other: str) -> Decide:
-    """A rule is at least as fast as another one, within 3 %: both over every single budget."""
+def rule_beats(name: str, one: str, other: str, least: float = 0.97) -> Decide:
+    """A rule reaches a share of the speed of another one; bounds are of both over plain decoding."""
 
     def decide(reports: Reports) -> Finding:
         a, b = (_single(reports, name, rule)["margins"]["ar"] for rule in (one, other))
-        bounds = (a[1] / b[2], a[2] / b[1])
-        return find([Figure(f"{one} / {other}", a[0] / b[0], bounds)], lambda f: above(f, 0.97))
+        figure = Figure(f"{one} / {other}", a[0] / b[0], (a[1] / b[2], a[2] / b[1]))
+        return find([figure], lambda f: above(f, least))
 
     return decide
 
@@ -143,12 +143,14 @@ def correlates(name: str, kind: str, least: float) -> Decide:
     return decide
 
 
-def beats_beam(name: str) -> Decide:
-    """Best-first trees commit more tokens a round than beams of as many rows, above 4 rows."""
+def beats_beam(name: str, key: str = "ratio") -> Decide:
+    """Best-first trees commit more tokens than beams of as many rows, above 4 rows: a round, or a
+    second for the key `speed_ratio`.
+    """
 
     def decide(reports: Reports) -> Finding:
         found = [
-            _figure(one["method"].partition("@")[2] + " rows", one["ratio"], one["ratio_ci"])
+            _figure(one["method"].partition("@")[2] + " rows", one[key], one[f"{key}_ci"])
             for one in _sweep(reports, name)["best_first_over_beam"]
             if one["domain"] == "all" and int(one["method"].partition("@")[2]) > 4
         ]
@@ -161,11 +163,13 @@ def drafting_is_flat(name: str) -> Decide:
     """Drafting takes as long whatever is verified, and verification more with more rows."""
 
     def decide(reports: Reports) -> Finding:
-        table = next(iter(_sweep(reports, name)["tables"].values()))
-        draft, verify = table["draft"][0], [row[0] for row in table["verify"]]
-        times = verify if isinstance(table["verify"][0], list) else table["verify"]
-        widths = table["widths"]
-        grown = Figure(f"verification of {widths[-1]} rows over {widths[1]}", times[-1] / times[1])
+        fixed = _fixed(_sweep(reports, name), "all")
+        rows = list(fixed)
+        grown = Figure(f"a round of {rows[-1]} rows over one of {rows[0]}", 0.0)
+        grown = grown._replace(
+            value=fixed[rows[-1]]["ms_per_round"] / fixed[rows[0]]["ms_per_round"]
+        )
+        draft = next(iter(_sweep(reports, name)["tables"].values()))["draft"][0]
         shown = f"drafting {1e3 * draft:.2g} ms at every budget; {grown}"
         return find([grown], lambda f: above(f, 1.1))._replace(ours=shown)
 
@@ -216,3 +220,8 @@ def predicts(name: str, rule: str, most: float) -> Decide:
         return find([Figure("median error of predicted times", error)], lambda f: below(f, most))
 
     return decide
+
+
+def running_mean_is_fragile(name: str, running: str, static: str) -> Decide:
+    """A running correction of the bare roofline is slower than calibrated costs."""
+    return rule_beats(name, static, running, 1.0)
