@@ -78,6 +78,9 @@ STUDIES = {
     "ltd-evaluate": Study(
         "benchmarks.training.ltd_evaluate", "evaluate a trained LTD policy by modelled time"
     ),
+    "ltd-rounds": Study(
+        "benchmarks.training.ltd_rounds", "show the rounds that trained LTD policies choose"
+    ),
     "pauses": Study(
         "benchmarks.policies.pauses_command",
         "replay when the default pauses drafting, and other rules, on recorded rounds",

@@ -4,13 +4,16 @@
       --held-out heldout.jsonl.gz --drafter dflash --sizes 4 6 8 10 12 16 \\
       --out runs/blockpilot/dflash --json blockpilot.json
 
-It takes the options of `training.policies.blockpilot` and saves no policy.
+It takes the options of `training.policies.blockpilot` and saves no policy. `--widths 1024 2048
+4096`, `--depths 1 2 3` and `--reaches 1 2 3` are the paper's ablations of the network and of k;
+each of them trains on raw logits alone. Results are kept by everything that decides them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -54,12 +57,17 @@ class StudyOptions(BlockPilotOptions):
       seeds: trainings of each variant, with different seeds.
       shuffles: trainings on shuffled raw logits, for each objective.
       variants: names from `VARIANTS`.
-      json: file to add the results to, under drafter, sizes and label; None only prints them.
+      widths, depths: hidden units and numbers of layers to try instead of the network's own.
+      reaches: distances from the trained size to try instead of `reach`.
+      json: file to add the results to, see `name_result`; None only prints them.
     """
 
     seeds: int = 3
     shuffles: int = 5
     variants: tuple[str, ...] = tuple(VARIANTS)
+    widths: tuple[int, ...] = ()
+    depths: tuple[int, ...] = ()
+    reaches: tuple[int, ...] = ()
     json: Path | None = None
 
 
@@ -188,10 +196,36 @@ def _rounded(found):
     return float(f"{found:.5g}") if isinstance(found, float) else found
 
 
+def name_result(options: StudyOptions, sizes: Sequence[int]) -> str:
+    """Name a result by what decides it: drafter, sizes, label, network, temperature and samples."""
+    network = f"{options.layers} layers of {options.width}"
+    drawn = f", T={options.temperature:g}, {options.samples} samples" if options.temperature else ""
+    sizes = " ".join(map(str, sizes))
+    return f"{Path(options.drafter).name}, {sizes}, {options.label}, {network}{drawn}"
+
+
+def ablations(options: StudyOptions) -> list[StudyOptions]:
+    """List the runs of the ablations, each of which changes one thing and reads raw logits.
+
+    The widest reach comes first: its answers hold those of all others.
+    """
+    one = dataclasses.replace(
+        options, widths=(), depths=(), reaches=(), variants=("raw logits",), shuffles=0
+    )
+    runs = [dataclasses.replace(one, reach=reach) for reach in sorted(options.reaches)[::-1]]
+    runs += [dataclasses.replace(one, width=width) for width in options.widths]
+    return runs + [dataclasses.replace(one, layers=layers) for layers in options.depths]
+
+
 def main(options: StudyOptions) -> None:
-    """Run the study, print its results and write them."""
+    """Run the study or the ablations, print the results and write them."""
+    for one in ablations(options) or [options]:
+        _run(one)
+
+
+def _run(options: StudyOptions) -> None:
     found = study(options)
-    name = f"{options.drafter}, {' '.join(map(str, found['sizes']))}, {options.label}"
+    name = name_result(options, found["sizes"])
     print(
         f"{name}: {found['prompts'][2]} test prompts; "
         f"labels {found['labels']}, {found['ties']:.0%} tied"

@@ -25,6 +25,7 @@ from benchmarks.training.ltd_controls import layers_of
 from benchmarks.training.ltd_evaluate import check_record, over
 from jaxspec.bench.report.table import Column, Table, fixed, with_interval
 from jaxspec.costs.files import load_costs
+from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.io.files.atomic import write_text
 from jaxspec.policies.learned.networks import Layer
 from jaxspec.policies.learned.regression import Regression, predict_committed
@@ -32,6 +33,9 @@ from jaxspec.policies.store import load_about, load_policy
 from training.policies.expected import make_regression_examples
 from training.replay.records import Record, load_record, split_records
 from training.rl import replay
+
+# Domains up to which all are printed; the JSON has all.
+FEW_DOMAINS = 8
 
 
 @dataclasses.dataclass
@@ -143,15 +147,7 @@ def compare(options: CompareOptions) -> dict[str, dict]:
       FileNotFoundError: a file is missing.
     """
     record = load_record(options.record)
-    times = load_costs(options.times)
-    tuned = split_records(load_record(options.tuned_on))[0]
-    static = replay.best_static(tuned, tuned.round_seconds(times))
-    seconds = record.round_seconds(times)
-    walks = {"static": [replay.walk(record, seconds, *static)]}
-    walks["oracle"] = [replay.walk(record, seconds, *replay.oracle(record, seconds))]
-    for way in map(parse_way, options.ways):
-        each = (decided(record, seconds, folder, way.half, static) for folder in way.folders)
-        walks[way.name] = [replay.walk(record, seconds, *chosen) for chosen in each]
+    walks = walk_ways(options, record, load_costs(options.times))
     totals = {name: pooled(each) for name, each in walks.items()}
     domains = np.array(
         [record.header["domains"][number] for number in record.prompt[record.first()]]
@@ -172,6 +168,25 @@ def compare(options: CompareOptions) -> dict[str, dict]:
     }
 
 
+def walk_ways(
+    options: CompareOptions, record: Record, times: RoundCosts
+) -> dict[str, list[replay.Walk]]:
+    """Generate the texts of a record with the best constant, the oracle and every way.
+
+    Returns:
+      {`static`, `oracle` or a way's name: a walk per training}.
+    """
+    tuned = split_records(load_record(options.tuned_on))[0]
+    static = replay.best_static(tuned, tuned.round_seconds(times))
+    seconds = record.round_seconds(times)
+    walks = {"static": [replay.walk(record, seconds, *static)]}
+    walks["oracle"] = [replay.walk(record, seconds, *replay.oracle(record, seconds))]
+    for way in map(parse_way, options.ways):
+        each = (decided(record, seconds, folder, way.half, static) for folder in way.folders)
+        walks[way.name] = [replay.walk(record, seconds, *chosen) for chosen in each]
+    return walks
+
+
 def _ratio(walk: replay.Walk, other: replay.Walk, kept=slice(None)) -> float:
     """Compute the ratio of total speeds over the kept prompts.
 
@@ -179,6 +194,18 @@ def _ratio(walk: replay.Walk, other: replay.Walk, kept=slice(None)) -> float:
     """
     speeds = (each.tokens[kept].sum() / each.seconds[kept].sum() for each in (walk, other))
     return float(next(speeds) / next(speeds))
+
+
+def show_domains(ratios: dict[str, float]) -> str:
+    """Show the ratio to the best constant in every domain; of many, such as MMLU's subjects, how
+    many are above 1, the lowest and the highest.
+    """
+    if len(ratios) <= FEW_DOMAINS:
+        return " ".join(f"{name} {ratio:.3f}" for name, ratio in ratios.items())
+    faster = sum(ratio > 1 for ratio in ratios.values())
+    low, high = (pick(ratios, key=ratios.__getitem__) for pick in (min, max))
+    ends = f"{low} {ratios[low]:.3f} to {high} {ratios[high]:.3f}"
+    return f"faster on {faster} of {len(ratios)}, {ends}"
 
 
 def main(options: CompareOptions) -> None:
@@ -191,7 +218,7 @@ def main(options: CompareOptions) -> None:
         Column("tokens/round", fixed(2)),
         Column("steps", fixed(1)),
         Column("rows", fixed(1)),
-        Column("domains", lambda found: " ".join(f"{k} {v:.3f}" for k, v in found.items())),
+        Column("domains", show_domains),
         Column("each", lambda found: " ".join(f"{ratio:.3f}" for ratio in found)),
     ]
     keys = ("over_static", "over_first", "acceptance_length", "steps", "rows", "domains", "each")

@@ -6,7 +6,8 @@
 The control `random` draws the policy's actions independently, each as often as the policy takes it;
 a gain over it comes from choosing the right moment. The control `constant` always takes the
 policy's most frequent action; a gain over it comes from varying the action at all. Actions are
-counted in the policy's rounds on its training texts. `static` is the best pair of depth and rows on
+counted in the policy's rounds on its training texts. `size` and `depth` are its two networks, each
+without the other, whose own time is the paper's table 9. `static` is the best pair of depth and rows on
 these texts, found by grid search.
 """
 
@@ -21,6 +22,7 @@ import numpy as np
 
 from jaxspec.costs.files import load_costs
 from jaxspec.costs.round_costs import RoundCosts
+from jaxspec.policies.learned.ltd import make_ltd
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.rules.random_actions import make_random
 from jaxspec.policies.rules.static import make_static
@@ -120,6 +122,21 @@ def policies_of(
     }
 
 
+def halves_of(policy: Policy) -> dict[str, Policy]:
+    """Return the policies `size` and `depth`, each with one of two networks; {} if there is one.
+
+    In `python -m benchmarks policies` they show what either network takes (table 9).
+    """
+    layers, config = layers_of(policy), policy.config
+    if len(layers) < 2:
+        return {}
+    only = {"size": {"depths": ()}, "depth": {"sizes": ()}}
+    return {
+        name: make_ltd(dataclasses.replace(config, **without), **{name: layers[name]})
+        for name, without in only.items()
+    }
+
+
 def main(options: ControlOptions) -> None:
     """Count the policy's actions, print them, and write the controls."""
     record = load_record(options.record)
@@ -129,9 +146,8 @@ def main(options: ControlOptions) -> None:
     static = replay.best_static(training, training.round_seconds(times))
     controls = make_controls(training, times, policy, static)
     about = load_about(options.policy)
-    for name, control in policies_of(
-        controls, record, policy.config.widths, static, options.seed
-    ).items():
+    made = policies_of(controls, record, policy.config.widths, static, options.seed)
+    for name, control in (made | halves_of(policy)).items():
         save_policy(control, options.out / name, about)
     rounds, (steps, size) = sum(controls.steps.values()), controls.commonest
     print("steps: " + _shares(controls.steps, rounds))

@@ -100,6 +100,21 @@ class RoundCosts:
         plain = self._interpolate(self.plain, context)
         return np.where(steps == AUTOREGRESSIVE, plain, total)
 
+    def split(
+        self, context: ArrayLike, *, rows: ArrayLike, steps: ArrayLike
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Split the seconds of drafted rounds into (drafting, verification), float64 each.
+
+        Drafting is all draft steps, and what a round of one row takes beyond an autoregressive one.
+        The arguments are those of `seconds`; `steps` are at least 0.
+        """
+        context = np.asarray(context)
+        total = self.seconds(context, rows=rows, steps=steps)
+        one, plain = self.seconds(context, rows=1, steps=0), self._interpolate(self.plain, context)
+        taken = 0.0 if self.step is None else self._interpolate(self.step, context) * steps
+        drafting = np.minimum(np.maximum(one - plain, 0.0) + taken, total)
+        return drafting, total - drafting
+
     def by_rows(self, steps: int = 0) -> RowCosts:
         """Return the costs by rows, for rounds with `steps` draft steps, as policies read them.
 

@@ -166,6 +166,22 @@ def predict_seconds(
     return float(np.median(samples[1:]))
 
 
+def predictor_bytes(vocab: int, options: BlockCostsOptions) -> dict[str, int]:
+    """Compute the bytes of the predictor's float32 weights, by reduction."""
+    found = {}
+    for name in ("all", "top", "projection"):
+        inputs = vocab if name == "all" else min(options.rank, vocab)
+        layers = jax.eval_shape(
+            lambda key, inputs=inputs: init_blockpilot(
+                key, inputs, len(options.sizes), options.width, options.layers
+            ),
+            jax.random.key(0),
+        )
+        numbers = sum(leaf.size for leaf in jax.tree.leaves(layers))
+        found[name] = 4 * (numbers + vocab * (1 + inputs) * (name == "projection"))
+    return found
+
+
 def save_block_costs(costs: BlockCosts, path: Path) -> None:
     """Write the costs as JSON."""
     tables = {name: encode_costs(getattr(costs, name)) for name in ("single", "chosen")}
@@ -205,10 +221,9 @@ def main(options: BlockCostsOptions) -> None:
     for i, size in enumerate(costs.single.blocks):
         single, chosen = (np.round(1e3 * one.verify[i, 0], 3) for one in costs[:2])
         print(f"block of {size}: {single} ms compiled for this size, {chosen} ms for all sizes")
-    print(
-        "one prediction:",
-        ", ".join(f"{name} {1e3 * seconds:.3f} ms" for name, seconds in costs.predict.items()),
-    )
+    memory = predictor_bytes(params.spec.target.vocab_size, options)
+    for name, seconds in costs.predict.items():
+        print(f"one prediction, {name}: {1e3 * seconds:.3f} ms, {memory[name] / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Compute what rounds of any block size commit on known texts, without verifying them.
 
-Greedy text is unique, and a block drafter's proposal at a position depends only on the text before
-it, not on earlier rounds. So decode each text once and prefill prompt and answer once, which gives
-the drafter its context at every position. Each block size then costs only the drafter's forward
-passes in its rounds.
+Text is unique for a seed, greedy or sampled, and a block drafter's proposal at a position depends
+only on the text before it and the position's noise, not on earlier rounds. So decode each text once
+and prefill prompt and answer once, which gives the drafter its context at every position. Each
+block size then costs only the drafter's forward passes in its rounds.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 import jaxspec
 from jaxspec.call.options import group_options
 from jaxspec.call.session import matmul_precision, prepare, run_prefill
+from jaxspec.call.text.token_ids import number_sequences
 from jaxspec.core.params import Params
 from jaxspec.round.context import make_round
 from jaxspec.round.draft import draft
@@ -48,7 +49,7 @@ def committed_rounds(
     budget=32,
     **options,
 ) -> list[list[list[int]]]:
-    """Return the committed tokens of every greedy round: a list by prompt, block size and round.
+    """Return the committed tokens of every round: a list by prompt, block size and round.
 
     Args:
       params: target and drafter.
@@ -57,8 +58,9 @@ def committed_rounds(
       sizes: block sizes.
       builder: of the trees.
       budget: verification budget of the trees; a chain verifies the whole block.
-      options: further options of `jaxspec.decode`, for example `max_new_tokens`.
+      options: further options of `jaxspec.decode`: `max_new_tokens`, `temperature`, `seed`.
     """
+    drawn = {name: options[name] for name in ("temperature", "seed") if name in options}
     trained = params.spec.drafter(drafter).block_size
     outputs = jaxspec.decode(
         params,
@@ -75,11 +77,13 @@ def committed_rounds(
         [text[:-1] for text in texts],
         max_new_tokens=1,
         drafter=drafter,
-        **group_options(**decode_settings(trained, builder, budget)),
+        **group_options(**decode_settings(trained, builder, budget), **drawn),
     )
     tokens = np.full((len(texts), session.tokens.shape[1] + 1 + max(sizes)), -1, np.int32)
     for row, text in zip(tokens, texts, strict=True):
         row[: len(text)] = text
+    # The noise is that of the prompts' answers, not of texts that begin with the answers.
+    request = session.request.replace(sequence=number_sequences(list(prompts)))
     found = []
     with matmul_precision(session):
         state = run_prefill(session)
@@ -89,9 +93,9 @@ def committed_rounds(
                 [[0]],
                 drafter=drafter,
                 max_new_tokens=1,
-                **group_options(**decode_settings(size, builder, budget)),
+                **group_options(**decode_settings(size, builder, budget), **drawn),
             ).config
-            rounds = _replay(params, session.request, state, tokens, starts, ends, config=config)
+            rounds = _replay(params, request, state, tokens, starts, ends, config=config)
             found.append([row[row > 0].tolist() for row in np.asarray(rounds)])
     return [list(own) for own in zip(*found, strict=True)]
 
@@ -114,7 +118,8 @@ def _replay(params, request, state, tokens, start, end, *, config):
             tokens, at
         )
         here = state.replace(root=ahead[:, 0], draft=state.draft.replace(length=at), done=at >= end)
-        tree = grow(round, here, draft(round, here, None))
+        noise = round.noise(at + 1, plan.longest)
+        tree = grow(round, here, draft(round, here, noise))
         reached = jax.vmap(
             lambda tree, text: committed_of_tree(tree, text, plan.widths[-1:])[0, 0]
         )(tree, ahead[:, 1:])

@@ -8,13 +8,15 @@ there. The prompts are split into training and validation, and the epoch with th
 validation score is kept. On the test prompts the predictor is compared with the size that was best
 in training, the drafter's trained size, and the oracle, which always picks the best size: an upper
 bound for every predictor. To use the policy, decode with `block_size` (and with a chain `budget`)
-set to the largest of its sizes.
+set to the largest of its sizes: `jaxspec bench --methods dflash-chain@18/b18/policy=FOLDER`.
+`--preset blockpilot-paper` is the published form: long sampled answers with several seeds.
 """
 
 from __future__ import annotations
 
 import json
 
+import jax
 import numpy as np
 
 from jaxspec.io.files.atomic import write_text
@@ -23,11 +25,11 @@ from jaxspec.policies.protocol import Policy
 from jaxspec.policies.store import save_policy
 from jaxspec.tuner.calibrate.by_rows import about
 
-from ..run.command import one_line_errors
+from ..run.command import one_line_errors, parse_with_preset
 from .block_costs import policy_widths
 from .blockpilot_data import labels_of
 from .blockpilot_fit import choices_of, fit_predictor, inputs, predicted
-from .blockpilot_problem import BlockPilotOptions, BlockPilotProblem, load_problem
+from .blockpilot_problem import PRESETS, BlockPilotOptions, BlockPilotProblem, load_problem
 
 
 def train_blockpilot(options: BlockPilotOptions) -> tuple[Policy, dict]:
@@ -52,7 +54,10 @@ def train_blockpilot(options: BlockPilotOptions) -> tuple[Policy, dict]:
     )
     found = {
         "label": options.label,
+        "temperature": options.temperature,
+        "samples": options.samples,
         "sizes": list(sizes),
+        "bytes": sum(leaf.nbytes for leaf in jax.tree.leaves(policy.controls)),
         "prompts": [len(part) for part in parts],
         "test": score_choices(problem, options.label, predicted(layers, x[parts[2]])),
     }
@@ -91,11 +96,10 @@ def score_choices(
 
 
 if __name__ == "__main__":
-    import tyro
-
     with one_line_errors():
-        _, made = train_blockpilot(tyro.cli(BlockPilotOptions))
+        _, made = train_blockpilot(parse_with_preset(BlockPilotOptions, PRESETS))
         unit = "tokens a round" if made["label"] == "acceptance" else "tokens a modelled second"
-        print(f"{made['prompts'][2]} test prompts")
+        megabytes = made["bytes"] / 1e6
+        print(f"{made['prompts'][2]} test prompts; the predictor takes {megabytes:.1f} MB")
         for name, row in made["test"].items():
             print(f"{name:>16}: {row['score']:.3f} {unit}, blocks of {row['block']:.1f}")

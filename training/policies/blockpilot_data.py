@@ -1,10 +1,10 @@
 """BlockPilot's training data: a prompt's last logits, and the rounds of its answer by block size.
 
-Each prompt is answered greedily once; the rounds of every block size follow from that text, see
-`block_replay`. The paper scores a size by the unweighted mean of committed tokens per round,
-counting the root and a last round that is cut short. Its label is the size with the largest score,
-and the smallest size among ties. The other label is speed: rounds take the times of a measured
-table.
+Each prompt is answered once, or when sampling once with each of some seeds; the rounds of every
+block size follow from these texts, see `block_replay`. The paper scores a size by the unweighted
+mean of committed tokens per round, counting the root and a last round that is cut short. Its label
+is the size with the largest score, and the smallest size among ties. The other label is speed:
+rounds take the times of a measured table.
 """
 
 from __future__ import annotations
@@ -38,27 +38,28 @@ class Answers(NamedTuple):
 
     Attributes:
       logits: float32 [P, V], the target's logits after the last prompt token.
-      committed: committed[p][c] is the list of tokens that each round committed.
+      committed: committed[p][c][s] is the list of tokens that each round of the answer with seed s
+        committed.
       context: int [P], prompt lengths in tokens.
       sizes: int32 [C], block sizes.
       domains: names [P].
     """
 
     logits: np.ndarray
-    committed: list[list[list[int]]]
+    committed: list[list[list[list[int]]]]
     context: np.ndarray
     sizes: np.ndarray
     domains: np.ndarray
 
     @property
     def rounds(self) -> np.ndarray:
-        """Numbers of rounds, int [P, C]."""
-        return np.array([[len(rounds) for rounds in own] for own in self.committed])
+        """Numbers of rounds of all seeds, int [P, C]."""
+        return np.array([[sum(map(len, seeds)) for seeds in own] for own in self.committed])
 
     @property
     def tokens(self) -> np.ndarray:
-        """Tokens that the rounds committed, int [P, C]."""
-        return np.array([[sum(rounds) for rounds in own] for own in self.committed])
+        """Tokens that these rounds committed, int [P, C]."""
+        return np.array([[sum(map(sum, seeds)) for seeds in own] for own in self.committed])
 
     @property
     def length(self) -> np.ndarray:
@@ -66,12 +67,13 @@ class Answers(NamedTuple):
         return self.tokens / self.rounds
 
     def seconds(self, costs: RoundCosts) -> np.ndarray:
-        """Sum the seconds of each answer's rounds by block size: float64 [P, C]."""
+        """Sum the seconds of the answers' rounds by block size, of all seeds: float64 [P, C]."""
         taken = np.zeros((len(self.committed), len(self.sizes)))
         for prompt, own in enumerate(self.committed):
-            for size, rounds in enumerate(own):
-                cached = self.context[prompt] + np.cumsum(rounds) - rounds
-                taken[prompt, size] = costs.seconds(cached, block=self.sizes[size]).sum()
+            for size, seeds in enumerate(own):
+                for rounds in seeds:
+                    cached = self.context[prompt] + np.cumsum(rounds) - rounds
+                    taken[prompt, size] += costs.seconds(cached, block=self.sizes[size]).sum()
         return taken
 
     def choose(self, sizes: Sequence[int]) -> Answers:
@@ -172,6 +174,7 @@ def answer(
     path: Path,
     *,
     batch=16,
+    samples: int = 1,
     **options,
 ):
     """Compute the rounds of every prompt with every size; continue from what `path` holds.
@@ -184,6 +187,7 @@ def answer(
       path: .jsonl file of the committed tokens, one prompt per line, of these sizes or more. It
         does not hold the logits: they are computed again, one forward pass per prompt.
       batch: prompts answered together.
+      samples: answers of each prompt, with the seeds 0, 1, … (greedy text needs one).
       options: of `block_replay.committed_rounds`.
 
     Raises:
@@ -196,6 +200,7 @@ def answer(
         {
             "sizes": list(sizes),
             "drafter": drafter,
+            "samples": samples,
             "options": {k: str(v) for k, v in options.items()},
         },
     )
@@ -208,16 +213,18 @@ def answer(
             # Prompts of similar length share a compilation; so does the last, filled-up batch.
             chosen = missing[start : start + batch]
             filled = chosen + chosen[:1] * (batch - len(chosen))
-            answers = committed_rounds(
-                params, drafter, [ids[number] for number in filled], kept, **options
-            )
-            for number, committed in zip(chosen, answers, strict=False):
-                found[number] = committed
+            asked = [ids[number] for number in filled]
+            by_seed = [
+                committed_rounds(params, drafter, asked, kept, seed=seed, **options)
+                for seed in range(samples)
+            ]
+            for number, *own in zip(chosen, *by_seed, strict=False):
+                found[number] = committed = [list(of_size) for of_size in zip(*own, strict=True)]
                 row = {"prompt": number, "name": _name(ids[number]), "committed": committed}
                 print(json.dumps(row), file=file, flush=True)
             progress.update(len(chosen))
     # A text that ends with its first token has no rounds, so there is no size to choose.
-    used = [number for number in range(len(prompts)) if found[number][0]]
+    used = [number for number in range(len(prompts)) if any(found[number][0])]
     logits = np.stack([last_logits(params, ids[number]) for number in used])
     context = np.array([len(ids[number]) for number in used])
     domains = np.array([prompts[number].domain for number in used])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,26 @@ from .block_costs import (
 )
 from .blockpilot_data import Answers, answer, neighbourhood, split_prompts
 from .options import PromptsToAnswer
+
+# The paper's: two layers of 2048 units read all raw logits and choose among five block sizes; its
+# headline is at temperature 1. It does not say how many answers make a label there.
+PRESETS: dict[str, dict[str, Any]] = {
+    "blockpilot": {},
+    "blockpilot-paper": dict(
+        reach=2,
+        builder="chain",
+        label="acceptance",
+        objective="label",
+        scale="raw",
+        reduction="all",
+        width=2048,
+        layers=2,
+        limit=None,
+        max_new_tokens=2048,
+        temperature=1.0,
+        samples=3,
+    ),
+}
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -53,6 +73,9 @@ class BlockPilotOptions(PromptsToAnswer):
       weight_decay: of AdamW.
       limit: prompts of each domain.
       max_new_tokens: of each answer.
+      temperature: of the answers.
+      samples: answers of each prompt, with different seeds, for temperatures above 0. A size's score
+        is that of all of them together.
       seed: of initial weights, dropout, order and shuffles.
     """
 
@@ -79,6 +102,8 @@ class BlockPilotOptions(PromptsToAnswer):
     weight_decay: float = 0.01
     limit: int | None = 120
     max_new_tokens: int = 96
+    temperature: float = 0.0
+    samples: int = 1
     seed: int = 0
 
 
@@ -125,10 +150,17 @@ def load_problem(options: BlockPilotOptions) -> BlockPilotProblem:
     if not hasattr(config, "block_size"):
         raise ValueError(f"drafter {options.drafter!r} drafts no blocks: give dflash or jetspec")
     sizes = options.sizes or neighbourhood(config.block_size, options.reach)
+    if options.samples < 1 or (options.samples > 1 and not options.temperature):
+        raise ValueError(
+            f"samples is {options.samples} at temperature {options.temperature:g}: give 1, or a "
+            "temperature above 0, at which texts differ"
+        )
     settings = {
         "builder": options.builder,
         "budget": options.budget,
         "max_new_tokens": options.max_new_tokens,
+        "temperature": options.temperature,
+        "samples": options.samples,
     }
     folder = options.answers or options.out
 

@@ -67,6 +67,8 @@ class HeadOptions(PromptsToAnswer):
       batch: labels per gradient step; None takes the rule's, see `BATCHES`.
       rejected_weight: weight of rejected tokens (SpecDec++'s paper: 6); None gives both classes the
         same total weight.
+      balance: train on as many labels of each class, and drop the rest of the commoner one
+        (Learning to Draft), instead of weighing the classes.
       seed: of initial weights and of the order of labels.
     """
 
@@ -81,6 +83,7 @@ class HeadOptions(PromptsToAnswer):
     rate: float | None = None
     batch: int | None = None
     rejected_weight: float | None = None
+    balance: bool = False
     seed: int = 0
 
 
@@ -132,6 +135,22 @@ def split_examples(data: Examples, domains: Sequence[str]) -> tuple[Examples, Ex
             f"give at least {HELD_OUT} prompts of a domain"
         )
     return Examples(*(x[~held] for x in data)), Examples(*(x[held] for x in data))
+
+
+def balance_examples(data: Examples, seed: int) -> Examples:
+    """Keep as many examples of each class: all of the rarer one, and others drawn at random.
+
+    Raises:
+      ValueError: there are none of one class.
+    """
+    yes, no = np.flatnonzero(data.accepted), np.flatnonzero(~data.accepted)
+    count = min(len(yes), len(no))
+    if not count:
+        raise ValueError("all labels are of one class: give more prompts, or leave --balance out")
+    rng = np.random.default_rng(seed)
+    drawn = [rng.choice(rows, count, replace=False) for rows in (yes, no)]
+    kept = np.sort(np.concatenate(drawn))
+    return Examples(*(x[kept] for x in data))
 
 
 def make_rule_weights(rule: str, data: Examples, options: HeadOptions):
@@ -199,6 +218,8 @@ def train_classifier(options: HeadOptions) -> tuple[Policy, dict[str, float]]:
     found = make_examples(options.rule, _labels(params, drafter, prompts, options))
     rule = options.rule
     training, held = split_examples(found, [prompt.domain for prompt in prompts])
+    if options.balance:
+        training = balance_examples(training, options.seed)
     yes = training.accepted.mean()
     # Cross-entropy weighted by class; the weights of the training labels have mean 1.
     weights = (

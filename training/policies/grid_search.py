@@ -3,9 +3,9 @@
     python -m jaxspec.training.policies.grid_search --drafter eagle3 --prompts validation.jsonl \\
       --out policies/static --steps 2 4 6 --rows 8 16 32
 
-This is Learning to Draft's strongest plain baseline. All constants share one compilation. They take
-turns on every prompt, and the order is reversed in every other repeat.
-`training.rl.replay.best_static` does the same on recorded rounds and modelled times.
+This is Learning to Draft's strongest plain baseline; `--preset ltd-paper` is its grid. All constants
+share one compilation. They take turns on every prompt, and the order is reversed in every other
+repeat. `training.rl.replay.best_static` does the same on recorded rounds and modelled times.
 """
 
 from __future__ import annotations
@@ -25,8 +25,17 @@ from jaxspec.policies.rules.static import make_static
 from jaxspec.policies.store import save_policy
 from jaxspec.tuner.calibrate.by_rows import about
 
-from ..run.command import one_line_errors
+from ..run.command import one_line_errors, parse_with_preset
 from .options import PromptsToAnswer
+
+# Learning to Draft's grid: depths of 4 to 12 and 40 to 240 drafted tokens; it does not say in which
+# steps, so those of its policies are taken.
+PRESETS = {
+    "jaxspec": {},
+    "ltd-paper": dict(
+        builder="dynamic/w10", steps=(4, 6, 8, 10, 12), rows=tuple(range(41, 242, 20))
+    ),
+}
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -130,7 +139,5 @@ def search_grid(options: GridOptions) -> tuple[Policy, dict]:
 
 
 if __name__ == "__main__":
-    import tyro
-
     with one_line_errors():
-        print(json.dumps(search_grid(tyro.cli(GridOptions))[1], indent=1))
+        print(json.dumps(search_grid(parse_with_preset(GridOptions, PRESETS))[1], indent=1))

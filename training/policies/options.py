@@ -9,6 +9,7 @@ from pathlib import Path
 import jaxspec
 from jaxspec.call.text.token_ids import to_ids
 from jaxspec.core.params import Params
+from jaxspec.core.runtime.near_miss import choose_one
 from jaxspec.io.text.prompt_files import LabelledPrompt, read_prompts
 from jaxspec.io.text.tokenizer import load_tokenizer
 
@@ -39,19 +40,28 @@ class PromptsToAnswer(ModelsToLoad):
     Attributes:
       prompts: JSON Lines of prompts, see `jaxspec.io.text.prompt_files.read_prompts`.
       limit: prompts of each domain.
+      only: use the prompts of these domains alone; none for all.
       chat: pass prompts as a user's chat message.
       max_new_tokens: of each answer.
     """
 
     prompts: Path
     limit: int | None = 32
+    only: tuple[str, ...] = ()
     chat: bool = False
     max_new_tokens: int = 128
 
     def read(self, params: Params) -> list[LabelledPrompt]:
         """Read the prompts for the target of `params`."""
         tokenizer = _load_tokenizer(params)
-        return read_prompts(self.prompts, tokenizer, limit=self.limit, chat=self.chat)
+        found = read_prompts(self.prompts, tokenizer, limit=self.limit, chat=self.chat)
+        known = dict.fromkeys(prompt.domain for prompt in found)
+        for domain in self.only:
+            if domain not in known:
+                raise ValueError(
+                    f"{self.prompts} has no domain {domain!r}: {choose_one(domain, known)}"
+                )
+        return [one for one in found if not self.only or one.domain in self.only]
 
 
 def encode_prompts(params: Params, prompts: Sequence[LabelledPrompt]) -> list[list[int]]:

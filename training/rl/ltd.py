@@ -57,9 +57,10 @@ class LtdOptions:
       size_actor: hidden layers of the size policy's network; None takes the preset's.
       depth_actor: hidden layers of the depth policy's network; None takes the preset's.
       share: share of the preset's environment steps to take.
-      fixed_rows: rows verified during the first depth stage; None takes the best constant's.
-      parallel: parallel episodes; must divide the rollouts.
-      live: prompt file, to train on real timed rounds instead of the record (needs `parallel` 1).
+      fixed_rows: rows verified during the first depth stage; None takes the preset's, or else the
+        best constant's.
+      parallel: parallel episodes; must divide the rollouts. None is 64, or 1 with `live`.
+      live: prompt file, to train on real timed rounds instead of the record, one episode at a time.
         Checkpoints are still chosen on the record's validation prompts.
       validate_every: updates between validations; None takes a tenth of the stage's updates.
       save_every: updates between checkpoints; None takes `validate_every`.
@@ -78,7 +79,7 @@ class LtdOptions:
     depth_actor: tuple[int, ...] | None = None
     share: float = 1.0
     fixed_rows: int | None = None
-    parallel: int = 64
+    parallel: int | None = None
     live: Path | None = None
     validate_every: int | None = None
     save_every: int | None = None
@@ -95,6 +96,8 @@ def train_ltd(options: LtdOptions) -> dict[str, dict[str, float]]:
       ValueError, FileNotFoundError: see `pose`.
       TrainingError: a checkpoint was made with other options.
     """
+    if options.parallel is None:
+        options = dataclasses.replace(options, parallel=1 if options.live else 64)
     problem = pose(
         load_record(options.record),
         load_costs(options.times),

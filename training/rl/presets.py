@@ -9,7 +9,17 @@ from .ppo import PpoSettings
 # Row counts that the published size policies choose from, the root included: the paper's 12 actions
 # and the code's 24.
 PAPER_SIZES = tuple(1 + 20 * i for i in range(1, 13))
+FIXED_ROWS = 61  # 60 drafted tokens, of the first depth stage
 CODE_SIZES = tuple(1 + 10 * i for i in range(1, 25))
+
+
+# Options of `record` and `times` for these: ten nodes a level, twelve draft steps after the root's,
+# which is a pool of 1,210 candidates.
+ROUNDS = {
+    "jaxspec": {},
+    "ltd-paper": dict(width=10, steps=12, sizes=PAPER_SIZES),
+    "ltd-code": dict(width=10, steps=12, sizes=CODE_SIZES),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +38,8 @@ class LtdPreset:
         training, but only after 3, 6 and 9 steps in use.
       weighted: leave actions without effect out of the batch.
       stale: before a round's first step, show the depth policy the previous round's scores.
+      fixed_rows: rows verified while there is no size policy yet, the root included; None takes the
+        best constant's.
       schedule: stages in order; each policy's first stage runs without the other policy.
     """
 
@@ -42,6 +54,7 @@ class LtdPreset:
     acts_every: int = 1
     weighted: bool = True
     stale: bool = False
+    fixed_rows: int | None = None
     schedule: tuple[str, ...] = ("size", "depth", "size", "depth", "size")
 
 
@@ -60,7 +73,7 @@ _SCRIPT = dict(
 
 PRESETS = {
     # Zhang et al. 2026, section 5 and appendix, with Stable-Baselines3's defaults for the rest.
-    "ltd-paper": LtdPreset(_SIZE, _DEPTH, weighted=False, stale=True),
+    "ltd-paper": LtdPreset(_SIZE, _DEPTH, weighted=False, stale=True, fixed_rows=FIXED_ROWS),
     # The shipped scripts' constants; the depth is always 12, although the paper draws it.
     "ltd-code": LtdPreset(
         dataclasses.replace(_SIZE, **_SCRIPT),
@@ -70,6 +83,7 @@ PRESETS = {
         acts_every=3,
         weighted=False,
         stale=True,
+        fixed_rows=FIXED_ROWS,
     ),
     # This project's: maximise total tokens over total time, no discount within a round, fewer
     # passes over a rollout, a decision wherever the loop can stop (also before the first step), and

@@ -35,7 +35,7 @@ class LtdProblem(NamedTuple):
       seconds: float32 [N, S, V], times of the training record's rounds.
       static: (steps, size index) of the best constant.
       absent: (steps, size index) that stands in for a policy that is not trained yet: `static`,
-        unless `fixed_rows` gives other rows.
+        unless `fixed_rows` or the preset gives other rows.
       config: of both policies together, as in use.
     """
 
@@ -98,10 +98,12 @@ def pose(
     training, validation = split_records(record)
     seconds = training.round_seconds(times)
     absent = static = replay.best_static(training, seconds)
-    if fixed_rows is not None:
+    fixed_rows = chosen.fixed_rows if fixed_rows is None else fixed_rows
+    if fixed_rows is not None and "depth" in schedule:
         if fixed_rows not in record.sizes:
             raise ValueError(
-                f"fixed_rows is {fixed_rows}: give one of the recorded sizes {list(record.sizes)}"
+                f"fixed_rows is {fixed_rows}: give --fixed-rows, one of the recorded sizes "
+                f"{list(record.sizes)}, or record rounds with --preset {preset}"
             )
         absent = (static[0], record.sizes.index(fixed_rows))
     config = _config(record, chosen)

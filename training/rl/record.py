@@ -4,7 +4,7 @@
 
 Recording runs the decode loop's own functions and commits one token per round. What any depth and
 size would have committed follows from the pool and the text. A dynamic tree is recorded at full
-depth, trees of other builders at full size.
+depth, trees of other builders at full size. `--preset ltd-paper` records the published sizes.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from jaxspec.round.verify import verify
 from ..policies.options import encode_prompts
 from ..replay.committed import committed_of_pool, committed_of_tree
 from ..replay.records import Record, save_record
-from ..run.command import one_line_errors
+from ..run.command import one_line_errors, parse_with_preset
 from .options import TextOptions, builder_of, decode_options, sees_pool
+from .presets import ROUNDS
 
 # Positions recorded by one device call.
 CHUNK = 32
@@ -249,10 +250,8 @@ def _header(params, options: TextOptions, domains: list[str]) -> dict:
 
 
 if __name__ == "__main__":
-    import tyro
-
     with one_line_errors():
-        chosen = tyro.cli(RecordOptions)
+        chosen = parse_with_preset(RecordOptions, ROUNDS)
         made = record(chosen)
         save_record(made, chosen.out)
         print(f"{len(made.context)} positions of {len(made.first())} texts in {chosen.out}")

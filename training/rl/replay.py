@@ -29,6 +29,7 @@ class Walk(NamedTuple):
     Attributes:
       tokens, seconds, rounds: [Q], of each prompt; seconds are modelled.
       steps, sizes: int [rounds], draft steps and size index of each round.
+      positions: int [rounds], where in the record each round is; None for several walks together.
     """
 
     tokens: np.ndarray
@@ -36,6 +37,7 @@ class Walk(NamedTuple):
     rounds: np.ndarray
     steps: np.ndarray
     sizes: np.ndarray
+    positions: np.ndarray | None = None
 
     def figures(self, record: Record) -> dict[str, float]:
         """Compute tokens per second (total over total), the mean of the prompts' tokens per second,
@@ -70,7 +72,8 @@ def walk(record: Record, seconds: np.ndarray, steps: np.ndarray, sizes: np.ndarr
         per_prompt.append((end - start, cost[own].sum(dtype=np.float64), len(own)))
         visited += own
     tokens, taken, rounds = np.array(per_prompt).T
-    return Walk(tokens, taken, rounds.astype(int), steps[visited], sizes[visited])
+    at = np.array(visited, int)
+    return Walk(tokens, taken, rounds.astype(int), steps[visited], sizes[visited], at)
 
 
 def best_static(record: Record, seconds: np.ndarray) -> tuple[int, int]:

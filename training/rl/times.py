@@ -16,8 +16,9 @@ from jaxspec.costs.files import save_costs
 from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.tuner.calibrate.by_steps import calibrate_steps
 
-from ..run.command import one_line_errors
+from ..run.command import one_line_errors, parse_with_preset
 from .options import RoundOptions, decode_options
+from .presets import ROUNDS
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -71,7 +72,5 @@ def main(options: TimesOptions) -> None:
 
 
 if __name__ == "__main__":
-    import tyro
-
     with one_line_errors():
-        main(tyro.cli(TimesOptions))
+        main(parse_with_preset(TimesOptions, ROUNDS))

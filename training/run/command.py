@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,37 @@ def one_line_errors() -> Iterator[None]:
             yield
     except (ValueError, OSError) as error:
         raise SystemExit(f"error: {error}") from None
+
+
+def parse_with_preset(
+    options: type,
+    presets: Mapping[str, Mapping[str, Any]],
+    arguments: Sequence[str] | None = None,
+    prog: str | None = None,
+) -> Any:
+    """Parse options from a command line; `--preset NAME` gives the defaults of all others.
+
+    Args:
+      options: a dataclass.
+      presets: options by name that differ from the class's defaults; the first is the default.
+      arguments: of the command line; None: those of this process.
+      prog: name of the command in its help.
+    """
+    import argparse
+
+    import tyro
+
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--preset", choices=list(presets), default=next(iter(presets)))
+    chosen, rest = first.parse_known_args(arguments)
+    needed = {
+        field.name: tyro.MISSING
+        for field in dataclasses.fields(options)
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    }
+    default = options(**needed | presets[chosen.preset])
+    described = f"{options.__doc__} --preset NAME gives the defaults: {', '.join(presets)}."
+    return tyro.cli(options, prog=prog, default=default, args=rest, description=described)
 
 
 def check_made_with(path: Path, made: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

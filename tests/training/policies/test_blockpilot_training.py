@@ -32,6 +32,7 @@ from training.policies.block_costs import (
     BlockCostsOptions,
     load_block_costs,
     measure_blocks,
+    predictor_bytes,
     save_block_costs,
 )
 from training.policies.block_replay import committed_rounds
@@ -44,7 +45,8 @@ from training.policies.blockpilot_data import (
     split_prompts,
 )
 from training.policies.blockpilot_fit import fit_predictor, loss_of, predicted, targets
-from training.policies.blockpilot_problem import BlockPilotOptions, BlockPilotProblem
+from training.policies.blockpilot_problem import PRESETS, BlockPilotOptions, BlockPilotProblem
+from training.run.command import parse_with_preset
 
 GOLDEN = SHIPPED
 RECORDED = np.load(GOLDEN / "blockpilot" / "blockpilot.npz")
@@ -64,15 +66,20 @@ def made_up() -> Answers:
         [[2] * 3, [1] * 6],
         [[1] * 6, [3, 3]],
     ]
+    one_seed = [[[of_size] for of_size in own] for own in rounds]
     return Answers(
-        np.zeros((5, 4), np.float32), rounds, np.full(5, 10), np.array([2, 3]), np.array(["a"] * 5)
+        np.zeros((5, 4), np.float32),
+        one_seed,
+        np.full(5, 10),
+        np.array([2, 3]),
+        np.array(["a"] * 5),
     )
 
 
 def test_labels_are_those_of_the_paper():
     cycles, count = RECORDED["lab_cycles"].astype(np.int64), RECORDED["lab_ncycles"]
     committed = [
-        [row[:n].tolist() for row, n in zip(*own, strict=True)]
+        [[row[:n].tolist()] for row, n in zip(*own, strict=True)]
         for own in zip(cycles, count, strict=True)
     ]
     answers = Answers(None, committed, None, RECORDED["lab_candidates"], None)
@@ -105,11 +112,60 @@ def test_rounds_are_charged_the_times_of_their_size_and_context():
     # or 2 in 100 tokens.
     expected = [3 + 0.36, 6 * 2 + 2 * (10 + 11 + 12 + 13 + 14 + 15) / 100]
     np.testing.assert_allclose(answers.seconds(TIMES.single)[1], expected)
-    assert answers.choose([3]).committed[0] == [[3, 3]] and answers.choose([3]).sizes.tolist() == [
-        3
-    ]
+    chosen = answers.choose([3])
+    assert chosen.committed[0] == [[[3, 3]]] and chosen.sizes.tolist() == [3]
     both = answers.take(np.array([0])).joined(answers.take(np.array([2, 1])))
     assert both.committed == [answers.committed[i] for i in (0, 2, 1)] and len(both.logits) == 3
+
+
+def test_samples_count_together_and_begin_at_the_prompt():
+    """Two answers of one prompt: 2 + 1 rounds, 5 tokens; each begins with ten cached tokens."""
+    domains = np.array(["a"])
+    sampled = Answers(None, [[[[1, 2], [2]]]], np.array([10]), np.array([2]), domains)
+    assert sampled.rounds.tolist() == [[3]] and sampled.tokens.tolist() == [[5]]
+    assert sampled.length.tolist() == [[5 / 3]]
+    costs = make_costs((3,), (0, 100), 0.0, [[[1, 2]]], plain=1.0, blocks=(2,))
+    np.testing.assert_allclose(sampled.seconds(costs), [[3 + 0.10 + 0.11 + 0.10]])
+
+
+def test_results_are_named_by_what_decides_them(tmp_path):
+    """Runs of other networks, reaches or temperatures must not replace one another."""
+    options = blockpilot_study.StudyOptions(
+        out=tmp_path, prompts=tmp_path, drafter="some/dflash", widths=(1024, 4096), depths=(1, 3),
+        reaches=(1, 3), samples=3, temperature=1.0,
+    )  # fmt: skip
+    runs = blockpilot_study.ablations(options)
+    assert [one.reach for one in runs[:2]] == [3, 1], "the widest first"
+    assert [(one.width, one.layers) for one in runs[2:]] == [
+        (1024, 2), (4096, 2), (2048, 1), (2048, 3),
+    ]  # fmt: skip
+    names = {blockpilot_study.name_result(one, neighbourhood(8, one.reach)) for one in runs}
+    assert len(names) == len(runs)
+    assert "dflash, 7 8 9, acceptance, 2 layers of 2048, T=1, 3 samples" in names
+    assert blockpilot_study.ablations(dataclasses.replace(runs[0])) == []
+
+
+def test_several_samples_need_sampled_text(tmp_path):
+    with pytest.raises(ValueError, match="samples is 2 at temperature 0: give 1, or a"):
+        blockpilot.train_blockpilot(
+            BlockPilotOptions(out=tmp_path, prompts=tmp_path / "none", drafter="dflash", samples=2)
+        )
+
+
+def test_the_published_form_fills_the_command_line(tmp_path):
+    given = ["--out", str(tmp_path), "--prompts", str(tmp_path), "--drafter", "dflash"]
+    paper = parse_with_preset(BlockPilotOptions, PRESETS, ["--preset", "blockpilot-paper", *given])
+    assert (paper.width, paper.layers, paper.reach, paper.temperature) == (2048, 2, 2, 1.0)
+    assert paper.samples > 1 and paper.scale == "raw" and paper.reduction == "all"
+    assert parse_with_preset(BlockPilotOptions, PRESETS, given).temperature == 0
+
+
+def test_the_memory_of_a_predictor():
+    """The paper's 315.4 million parameters, of Qwen3's 151,936 logits and five sizes."""
+    options = BlockCostsOptions(Path("t"), (14, 15, 16, 17, 18), drafter="dflash", rank=256)
+    memory = predictor_bytes(151_936, options)
+    assert memory["all"] / 4 == 151_936 * 2048 + 2048 + 2048 * 2048 + 2048 + 2048 * 5 + 5
+    assert memory["projection"] - memory["top"] == 4 * 151_936 * 257
 
 
 def test_what_stands_beside_a_prediction():
@@ -253,11 +309,11 @@ def test_rounds_follow_from_the_text(tmp_path, settings):
     ]
     path, options = tmp_path / "answers.jsonl", settings | {"max_new_tokens": 30}
     found = answer(params, "dflash", prompts, (3, 6), path, batch=2, **options)
-    assert found.domains.tolist() == ["a", "b"] and max(map(max, found.committed[0])) > 2, (
+    assert found.domains.tolist() == ["a", "b"] and max(found.committed[0][1][0]) > 2, (
         "drafts are accepted"
     )
     for prompt, own in zip(prompts, found.committed, strict=True):
-        for size, rounds in zip((3, 6), own, strict=True):
+        for size, (rounds,) in zip((3, 6), own, strict=True):
             budget = size if settings["builder"] == "chain" else settings["budget"]
             out = jaxspec.decode(
                 params,
@@ -269,6 +325,24 @@ def test_rounds_follow_from_the_text(tmp_path, settings):
             assert out.per_round.context[0] == found.context[prompts.index(prompt)]
     greedy = jaxspec.decode(params, [p.content for p in prompts], drafter="ar", max_new_tokens=1)
     assert np.argmax(found.logits, axis=1).tolist() == [out.tokens[0] for out in greedy]
+
+
+@pytest.mark.thorough
+def test_sampled_rounds_follow_from_the_text_of_their_seed(tmp_path):
+    """Labels at temperature 1 are those of sampled decodes, each seed's rounds its own."""
+    params = jaxspec.load("mini", drafter="dflash", dtype="float32")
+    prompt = LabelledPrompt("a", "It was the best of times, it was")
+    options = {"builder": "chain", "max_new_tokens": 24, "temperature": 1.0}
+    path = tmp_path / "answers.jsonl"
+    found = answer(params, "dflash", [prompt], (3, 6), path, batch=1, samples=2, **options)
+    for size, by_seed in zip((3, 6), found.committed[0], strict=True):
+        for seed, rounds in enumerate(by_seed):
+            given = options | {"block_size": size, "budget": size, "seed": seed}
+            out = jaxspec.decode(params, prompt.content, drafter="dflash", **group_options(**given))
+            assert out.per_round.tokens.tolist() == rounds
+    assert found.committed[0][1][0] != found.committed[0][1][1], "seeds give other texts"
+    with pytest.raises(ValueError, match="'samples': 2.*give another folder"):
+        answer(params, "dflash", [prompt], (3, 6), path, batch=1, samples=3, **options)
 
 
 @pytest.mark.slow
@@ -343,7 +417,6 @@ def test_the_commands_end_to_end(tmp_path):
         "best fixed size",
         "BlockPilot",
         "oracle",
-        "trained size",
     }
     assert load_policy(
         tmp_path / "out" / "policy"
@@ -365,7 +438,7 @@ def test_the_commands_end_to_end(tmp_path):
     blockpilot_study.main(options)
     ((name, kept),) = json.loads((tmp_path / "all.json").read_text()).items()
     assert (
-        name.endswith("2 3, speed")
+        name.endswith("2 3, speed, 2 layers of 8")
         and len(kept["test"]["shuffled features"]["choice"]["seeds"]) == 2
     )
     assert set(kept["over_shuffled"]) == set(blockpilot_study.VARIANTS)

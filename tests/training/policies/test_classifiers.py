@@ -1,6 +1,7 @@
 """Labels of drafted nodes, heads that learn them, and the regression of committed tokens."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import jax
@@ -16,9 +17,11 @@ from jaxspec.io.text.prompt_files import LabelledPrompt, read_prompts
 from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.policies.store import load_policy
 from training.policies import classifiers, expected
-from training.policies.grid_search import measure_grid
+from training.policies.grid_search import PRESETS, GridOptions, measure_grid
 from training.policies.labels import Labels, _goes_this_way, collect, load_labels, save_labels
+from training.policies.options import PromptsToAnswer
 from training.replay.records import Record, save_record
+from training.run.command import parse_with_preset
 
 GOLDEN = SHIPPED / "dflash"
 
@@ -66,6 +69,42 @@ def test_figures_of_a_classifier():
     )
     tied = classifiers.figures(np.zeros(4), np.array([True, False, True, False]))
     assert tied["auc"] == 0.5 and tied["balanced_accuracy"] == 0.5
+
+
+def test_balanced_labels_are_as_many_of_each_class():
+    data = classifiers.make_examples("c2t", made_up())
+    accepted = int(data.accepted.sum())
+    assert accepted != len(data.accepted) - accepted
+    found = classifiers.balance_examples(data, seed=0)
+    count = min(accepted, len(data.accepted) - accepted)
+    assert int(found.accepted.sum()) == count == len(found.accepted) - count
+    # All of the rarer class, and nothing that was not there.
+    rarer = accepted == count
+    np.testing.assert_array_equal(found.x[found.accepted == rarer], data.x[data.accepted == rarer])
+    assert {tuple(row) for row in found.x} <= {tuple(row) for row in data.x}
+    again, other = (classifiers.balance_examples(data, seed=seed).x for seed in (0, 1))
+    assert np.array_equal(found.x, again) and not np.array_equal(found.x, other)
+    one_class = data._replace(accepted=np.ones_like(data.accepted))
+    with pytest.raises(ValueError, match="all labels are of one class"):
+        classifiers.balance_examples(one_class, seed=0)
+
+
+def test_the_published_grid():
+    given = ["--drafter", "eagle3", "--prompts", "p", "--out", "o"]
+    grid = parse_with_preset(GridOptions, PRESETS, ["--preset", "ltd-paper", *given])
+    assert (grid.builder, min(grid.steps), max(grid.steps)) == ("dynamic/w10", 4, 12)
+    assert (grid.rows[0] - 1, grid.rows[-1] - 1) == (40, 240)
+
+
+def test_prompts_of_some_domains(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    rows = [{"domain": name, "prompt": [1, 2, 3]} for name in ("code", "math", "code")]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    params = jaxspec.load(GOLDEN / "target", drafter=GOLDEN / "drafter")
+    options = PromptsToAnswer(drafter="d", prompts=path, only=("code",))
+    assert [prompt.domain for prompt in options.read(params)] == ["code", "code"]
+    with pytest.raises(ValueError, match="has no domain 'cod': did you mean 'code'"):
+        dataclasses.replace(options, only=("cod",)).read(params)
 
 
 def test_prompts_are_held_out_whole():

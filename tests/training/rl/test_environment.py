@@ -1,5 +1,6 @@
 """The replay environment and walks over records, against plain Python."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -11,8 +12,9 @@ import rl_toy as toy
 from benchmarks.training import ltd_controls
 from benchmarks.training.ltd_evaluate import EvaluateOptions, evaluate
 from jaxspec.costs.files import load_costs, save_costs
+from jaxspec.costs.round_costs import make_costs
 from jaxspec.policies.learned.ltd import LtdConfig, make_ltd
-from jaxspec.policies.learned.ltd_features import depth_observation, size_observation
+from jaxspec.policies.learned.ltd_features import depth_observation, pool_size, size_observation
 from jaxspec.policies.store import save_policy
 from training.replay.records import load_record, save_record, split_records
 from training.rl import problem, replay
@@ -23,6 +25,9 @@ from training.rl.environment import (
     make_size_environment,
     reward_of,
 )
+from training.rl.presets import ROUNDS
+from training.rl.record import RecordOptions
+from training.run.command import parse_with_preset
 
 RECORD = toy.make_record()
 SECONDS = RECORD.round_seconds(toy.TIMES)
@@ -253,10 +258,34 @@ def test_given_rows_stand_for_a_size_policy_and_are_no_baseline():
     )
 
 
+def test_the_published_rounds_and_their_first_depth_stage():
+    """W = 10 and 12 steps: 1,210 candidates, 20 to 240 drafted tokens; the first depth stage has 60."""
+    given = ["--drafter", "eagle3", "--prompts", "p", "--out", "o"]
+    paper = parse_with_preset(RecordOptions, ROUNDS, ["--preset", "ltd-paper", *given])
+    assert (paper.width, paper.steps, pool_size(paper.width, paper.steps)) == (10, 12, 1210)
+    assert [size - 1 for size in paper.sizes] == list(range(20, 241, 20))
+    plain = parse_with_preset(RecordOptions, ROUNDS, given)
+    assert (plain.width, plain.steps) == (6, 9)
+    # A record of these sizes, of which the toy has none of its own.
+    header = RECORD.header | {"sizes": [21, 61]}
+    record = dataclasses.replace(RECORD, header=header)
+    times = make_costs(
+        (1, 21, 61), (0, 100), 0.0, [[1, 1], [2, 2], [90, 90]], step=(1, 1), about=toy.TIMES.about
+    )
+    posed = problem.pose(record, times, "ltd-paper")
+    assert posed.static[1] == 0 and record.sizes[posed.absent[1]] == 61
+    assert posed.absent[0] == posed.static[0]
+    assert problem.pose(record, times, "jaxspec").absent == posed.static
+    with pytest.raises(ValueError, match="fixed_rows is 61: give --fixed-rows, one of"):
+        problem.pose(RECORD, toy.TIMES, "ltd-paper")
+    assert problem.pose(RECORD, toy.TIMES, "ltd-paper", schedule=("size",)).absent[1] == 1
+
+
 def test_networks_have_the_hidden_layers_that_are_asked_for():
-    preset = problem.pose(RECORD, toy.TIMES, "ltd-paper", size_actor=(8, 4)).preset
+    given = {"fixed_rows": 2}
+    preset = problem.pose(RECORD, toy.TIMES, "ltd-paper", size_actor=(8, 4), **given).preset
     assert preset.size.actor == (8, 4) and preset.depth == problem.PRESETS["ltd-paper"].depth
-    preset = problem.pose(RECORD, toy.TIMES, "ltd-paper", depth_actor=(6,)).preset
+    preset = problem.pose(RECORD, toy.TIMES, "ltd-paper", depth_actor=(6,), **given).preset
     assert preset.depth.actor == (6,) and preset.size == problem.PRESETS["ltd-paper"].size
 
 

@@ -102,7 +102,7 @@ def test_published_presets_run(options):
                 ),
             )
             changed = dataclasses.replace(
-                options, preset=name, share=1e-4, run=options.run / str(number)
+                options, preset=name, share=1e-4, run=options.run / str(number), fixed_rows=4
             )
             assert "1-size" in ltd.train_ltd(changed)
 
@@ -110,7 +110,8 @@ def test_published_presets_run(options):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"fixed_rows": 3}, r"give one of the recorded sizes \[2, 4\]"),
+        ({"fixed_rows": 3}, r"--fixed-rows, one of the recorded sizes \[2, 4\]"),
+        ({"preset": "ltd-paper"}, r"fixed_rows is 61: .* record rounds with --preset ltd-paper"),
         ({"preset": "ltd-code"}, "decides after 3 draft steps, the record has 3: record with more"),
         ({"parallel": 7}, "parallel is 7: give a divisor of the rollout"),
     ],
@@ -118,6 +119,32 @@ def test_published_presets_run(options):
 def test_refusals(options, changes, message):
     with pytest.raises(ValueError, match=message):
         ltd.train_ltd(dataclasses.replace(options, **changes))
+
+
+def test_one_option_trains_on_real_time(options, tmp_path, monkeypatch):
+    """`--live FILE` alone: one episode at a time, whose rounds are decoded and timed."""
+    record = load_record(options.record)
+    # Eight rows, since trees of four have no room for three steps.
+    header = record.header | {"model": "mini", "sizes": [2, 8], "max_new_tokens": 16, "chat": False}
+    save_record(dataclasses.replace(record, header=header), options.record)
+    about = toy.TIMES.about | {"model": "mini"}
+    save_costs(dataclasses.replace(toy.TIMES, widths=(1, 2, 8), about=about), options.times)
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(json.dumps({"prompt": [117, 142, 122, 64]}) + "\n")
+    few = dataclasses.replace(problem.PRESETS["jaxspec"].size, steps=8, rollout=4, minibatch=4)
+    tiny = dataclasses.replace(problem.PRESETS["jaxspec"], size=few, schedule=("size",))
+    monkeypatch.setitem(problem.PRESETS, "jaxspec", tiny)
+    timed, verify = [], Texts.verify
+
+    def watch(self, steps, size):
+        timed.append((steps, size, *verify(self, steps, size)))
+        return timed[-1][2:]
+
+    monkeypatch.setattr(Texts, "verify", watch)
+    given = dataclasses.replace(options, live=prompts, parallel=None)
+    assert "0-size" in ltd.train_ltd(given)
+    # Eight rounds and the one that compiles, with real tokens and seconds.
+    assert len(timed) == 9 and all(tokens >= 1 and seconds > 0 for *_, tokens, seconds in timed)
 
 
 def test_the_live_task_is_the_replayed_one():
