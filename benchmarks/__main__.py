@@ -103,6 +103,10 @@ STUDIES = {
     "scores": Study(
         "benchmarks.confidence.scores_command", "find the best score temperature of a method"
     ),
+    "serve-adapt": Study(
+        "benchmarks.serving.adapting_command",
+        "compare the serving engine while its drafter learns with one that does not",
+    ),
     "serve-decode": Study(
         "benchmarks.serving.serve_decode_command",
         "compare the serving engine with `decode` for one client, and with plain rounds for more",

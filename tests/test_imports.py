@@ -34,7 +34,7 @@ ALLOWED = {
     "jaxspec.api": TUNER | {"jaxspec.tuner"},
     "jaxspec.view": ENGINE,
     "jaxspec.zoo": ENGINE,
-    "jaxspec.adapt": ENGINE,
+    "jaxspec.adapt": ENGINE | {"jaxspec.serve"},
     "jaxspec.serve": ENGINE,
     "jaxspec.bench": ENGINE | {"jaxspec.adapt", "jaxspec.view", "jaxspec.zoo", "jaxspec.serve"},
     "jaxspec.training": {"jaxspec.core"},  # a clone's name for the folder `training`

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from jaxspec.cli.adapt import add_sizes, load_inputs, read_sizes
-from jaxspec.cli.shared import options, parse, values
+from jaxspec.cli.adapt import load_inputs
+from jaxspec.cli.shared import learning, options, parse, values
 from jaxspec.core.runtime import distribution
 
 EXAMPLE = "--prompts heldout.jsonl.gz --stream blocks --queries 50 --seeds 2"
@@ -27,7 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--queries", type=int, default=200, help=f"prompts per domain {default}")
     add("--seeds", type=int, default=5, help=f"number of streams {default}")
     add("--limit", type=int, help="prompts per domain that are read (default: all)")
-    add_sizes(parser)
+    learning.add_sizes(parser)
     options.add_chat(parser)
     options.add_max_new_tokens(parser, 96)
     add("--temperature", type=float, default=0.0, help=f"0 is greedy decoding {default}")
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> tuple[Any, str]:
     from benchmarks.adapt.summarise_adapt import render_adapt, summarise
 
     model = make_model(arguments.arch, arguments.device)
-    sizes = read_sizes(arguments)
+    sizes = learning.read_sizes(arguments)
     params, prompts = load_inputs(arguments)
     report = measure_adapt(
         params,
@@ -124,7 +124,7 @@ def _run_costs(arguments: argparse.Namespace) -> tuple[Any, str]:
     name = "--evidence" if evidence else "--updates"
     if arguments.plot or arguments.report or arguments.keep:
         raise ValueError(f"{name} makes neither --plot, --report nor --keep: leave them out")
-    sizes = read_sizes(arguments)
+    sizes = learning.read_sizes(arguments)
     params, prompts = load_inputs(arguments)
     measure = measure_evidence if evidence else measure_updates
     report = measure(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, MutableSequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from jaxspec.adapt.options import AdaptOptions
 from jaxspec.adapt.prices import Meter, Prices, price_updates
 from jaxspec.adapt.publish import hash_weights
 from jaxspec.adapt.served import Served, check_drafter, copy_drafter
+from jaxspec.adapt.turns import OwnDevice, Turns
 from jaxspec.adapt.updates import is_finite, make_trainer
 from jaxspec.call.arguments import check_seed
 from jaxspec.core.params import Params
@@ -64,11 +65,16 @@ class Adaptation:
       clock: returns seconds.
       prices: what rounds and updates take on another device. The decider then counts these seconds,
         and not those of the clock.
+      turns: who else uses the device that this learns on.
+      identity: of the target and the drafter, see `identify_weights` (None: those of `params`).
 
     Raises:
       TypeError, ValueError: unknown decider or drafter, a drafter without weights, a seed that is
         none, or a folder with versions of another target, drafter or kind of decider.
     """
+
+    # Tells weights apart, for events.
+    digest: Callable[[Any], str] = staticmethod(hash_weights)
 
     @under_own_settings
     def __init__(
@@ -82,26 +88,35 @@ class Adaptation:
         seed: int = 0,
         clock: Callable[[], float] = time.perf_counter,
         prices: Prices | None = None,
+        turns: Turns | None = None,
+        identity: Mapping[str, str] | None = None,
     ):
         self.drafter = check_drafter(params, drafter)
-        self.options, self.clock, self._meter = options or AdaptOptions(), clock, Meter(prices)
+        self.options, self.clock = options or AdaptOptions(), clock
+        # Where others decode on another device, training takes nothing from them.
+        self._meter = Meter(prices, free=turns is not None and not turns.shared)
+        self.turns = turns or OwnDevice()
         self.seed = check_seed(seed) % 2**64  # NumPy takes no negative one
         self.decider = make_decider(decider, self.options.room)
         self.state = self.decider.init()
         self.trainer = make_trainer(params, self.drafter, self.options.learner)
+        self.trainer.turns = self.turns
         # A copy of its own, which publications overwrite.
         given = copy_drafter(params, self.drafter), self.drafter, self.trainer
-        self._served = Served(*given, self.options.versions, folder)
+        self._served = Served(*given, self.options.versions, folder, identity)
         depths = min(self.options.shape.depths, self.trainer.learner.drafter.depth)
         self.shape = dataclasses.replace(self.options.shape, depths=depths)
         if self.decider.rejected_only:
             self.shape = self.shape.all_rejected()
         self.buffers = Buffers(self.options.segments)
-        self.queries, self.events = 0, []
+        self.queries = 0
+        self.events: MutableSequence[Event] = []
+        self._rehearsed: set[str] = set()
         self._firsts: dict[int, int] = {}  # {query: number of its first segment}
         self._trained = 0  # number of the first segment that was not trained on
         self._first_prices: Mapping[str, float] = {}  # of updates, once they are known
         self.gathers = self.decider.learns  # whether evidence of the next query is wanted
+        self.updating = False  # whether an update is being made
         resumed = self._served.resume(self.state)
         if resumed is not None:
             self.queries, self.state = resumed
@@ -127,15 +142,27 @@ class Adaptation:
         self.buffers = Buffers(self.options.segments)
         self._served.close()
 
+    def warm_up(self) -> None:
+        """Compile what every publication runs, and change nothing."""
+        self._served.serve_again()
+        bool(is_finite(self.trainer.train.theta))
+        self.digest(self.serving)
+
+    def publishes(self, call: Callable[[Any], None]) -> None:
+        """Call a function with the weights of each version that is published from now on."""
+        self._served.published = call
+
     def learn(self, decoded: Decoded) -> None:
         """Gather a query's evidence, ask the decider and do what it says."""
         began, passes = self.clock(), self.trainer.passes
         numbers = self.buffers.add(decoded.segments) if self.gathers else []
+        if numbers and (self.decider.reads_error or self.decider.gated):
+            self.rehearse("test", lambda: self.trainer.rehearse_test(self.buffers.ring))
         query = self._describe(numbers, decoded)
         first_prices = self._price_updates(query)
         gathered = self.clock() - began
         passes = self.trainer.passes - passes
-        counted = self._meter.count_query(query.rounds, decoded.seconds + gathered, passes)
+        counted = self._meter.count_query(query.rounds, decoded.seconds, gathered, passes)
         query = query._replace(seconds=counted, prices=first_prices)
         self.state, decision = self.decider.decide(self.state, query)
         self.gathers = self.decider.learns and decision.gather
@@ -196,12 +223,14 @@ class Adaptation:
         if len(chosen) and self.decider.recent is not None:
             chosen = self.buffers.newest(self.decider.recent)
         if len(chosen):
+            self.updating = True
             self._update(decision.train, chosen, event)
+            self.updating = False
         seconds = self.clock() - began
         self._meter.count_all(seconds)
         event |= {"update_seconds": seconds, "version": self.version}
         if "update" in event or event["restored"] is not None:
-            event["weights"] = hash_weights(self.serving)
+            event["weights"] = self.digest(self.serving)
 
     def _elect(self, decision: Decision, event: Event) -> None:
         """Compare versions on the evidence of a text, and let the elected one decode."""
@@ -225,6 +254,8 @@ class Adaptation:
 
     def _update(self, action: str, chosen: np.ndarray, event: Event) -> None:
         """Train on entries of the ring, tell the decider, and publish what is good."""
+        given = action, self.buffers.ring, chosen, self.decider
+        self.rehearse(action, lambda: self.trainer.rehearse(*given))
         began, compiled, passes = self.clock(), compile_seconds(), self.trainer.passes
         tested = np.union1d(chosen, self.buffers.newest(self.options.tested))
         good, flips, steps = self.trainer.update(
@@ -248,11 +279,20 @@ class Adaptation:
         if good:
             self._served.serve(self.queries, self.state)
 
+    def rehearse(self, what: str, work: Callable[[], None]) -> None:
+        """Compile what is run for the first time, while others use a shared device."""
+        if self.turns.shared and what not in self._rehearsed:
+            self._rehearsed.add(what)
+            with self.turns.released():
+                work()
+
     def _price_updates(self, query: Query) -> Mapping[str, float]:
         """Return what first updates take, once there is a batch to tell by, or one could be made."""
         steps, room = self.decider.steps, self.decider.room or self.options.room
         enough = self.buffers.written >= self.options.learner.batch
         enough |= any(is_full(query, action, room) for action in room)
+        if self._meter.free:
+            return {}
         if steps and enough and not self._first_prices and self.buffers.ring is not None:
             given = self.trainer, self.buffers.ring, self.options.tested, steps, self._meter.prices
             self._first_prices = price_updates(*given)

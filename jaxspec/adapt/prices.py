@@ -43,19 +43,20 @@ class Meter:
 
     Args:
       prices: of another device; None: what was measured counts.
+      free: whether adaptation takes nothing from decoding, since it runs elsewhere.
     """
 
-    def __init__(self, prices: Prices | None):
-        self.prices, self._counted = prices, 0.0
+    def __init__(self, prices: Prices | None, free: bool = False):
+        self.prices, self.free, self._counted = prices, free, 0.0
 
-    def count_query(self, rounds: int, measured: float, passes: int) -> float:
+    def count_query(self, rounds: int, decoding: float, evidence: float, passes: int) -> float:
         """Return the seconds of a query and of what was done after the one before it.
 
         Args:
-          rounds: of decoding. measured: seconds of decoding and of gathering evidence.
+          rounds: of decoding. decoding, evidence: measured seconds of both.
           passes: forward passes of the drafter that told its error.
         """
-        here = measured
+        here = decoding if self.free else decoding + evidence
         if self.prices is not None:
             here = rounds * self.prices.round_seconds + passes * self.prices.pass_seconds(POSITIONS)
         counted, self._counted = self._counted, 0.0
@@ -70,7 +71,7 @@ class Meter:
     def count_update(self, action: str, measured: float, steps: int, passes: int) -> float:
         """Count an update of `steps` gradient steps and `passes` tests; return its seconds."""
         if self.prices is None:
-            return measured
+            return 0.0 if self.free else measured
         seconds = steps * self.prices.step_seconds(action, POSITIONS)
         seconds += passes * self.prices.pass_seconds(POSITIONS)
         self._counted += seconds
@@ -79,7 +80,7 @@ class Meter:
     def count_all(self, measured: float) -> None:
         """Count the measured seconds of all that followed a query, comparison and update included."""
         if self.prices is None:
-            self._counted = measured
+            self._counted = 0.0 if self.free else measured
 
 
 def price_updates(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,19 +74,31 @@ class Served:
       trainer: makes new versions.
       keep: versions to keep on the host, besides the first.
       folder: where published versions are kept; None: nowhere.
+      identity: of the target and the drafter (None: those of `params`).
 
     Attributes:
       params: what decodes now.
       version: the version of its drafter.
+      published: called with every version's weights once they are in `params`.
     """
 
+    published: Callable[[Any], None] = staticmethod(lambda weights: None)
+
     def __init__(
-        self, params: Params, drafter: str, trainer: Trainer, keep: int, folder: str | Path | None
+        self,
+        params: Params,
+        drafter: str,
+        trainer: Trainer,
+        keep: int,
+        folder: str | Path | None,
+        identity: Mapping[str, str] | None = None,
     ):
         self.params, self.drafter, self.trainer, self.version = params, drafter, trainer, 0
         self.versions = Versions(trainer.train.theta, keep)
         self.files = None if folder is None else VersionFiles(folder)
-        self._identity = {} if folder is None else identify_weights(params, drafter)
+        self._identity = identity
+        if folder is not None and identity is None:
+            self._identity = identify_weights(params, drafter)
 
     @property
     def weights(self) -> Any:
@@ -126,7 +138,8 @@ class Served:
                 "decider": state,
                 "made for": self._identity,
             }
-            self.files.save(self._arrays(), record)
+            with self.trainer.turns.released():
+                self.files.save(self._arrays(), record)
         self._publish()
 
     def resume(self, state: Mapping[str, Any]) -> tuple[int, dict[str, Any]] | None:
@@ -153,6 +166,10 @@ class Served:
         self._publish()
         return record["queries"], record["decider"]
 
+    def serve_again(self) -> None:
+        """Let the current version decode, which it does."""
+        self._publish()
+
     def close(self) -> None:
         """Release the files."""
         if self.files is not None:
@@ -161,6 +178,7 @@ class Served:
     def _publish(self) -> None:
         weights = publish(self.weights, self.trainer.train.theta)
         self.params = with_weights(self.params, self.drafter, weights)
+        self.published(weights)
 
     def _arrays(self) -> dict[str, Any]:
         return {"train": self.trainer.train._asdict(), "start": self.trainer.start}

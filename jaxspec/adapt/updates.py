@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -17,6 +16,7 @@ from jaxspec.adapt.gate import Flips, count_flips
 from jaxspec.adapt.learning.learner import Learner, LearnerOptions, Train, make_learner
 from jaxspec.adapt.learning.segments import Segments
 from jaxspec.adapt.publish import copy_weights
+from jaxspec.adapt.turns import OwnDevice, Turns
 from jaxspec.core.params import Params
 from jaxspec.core.runtime.compilations import compilations
 
@@ -37,8 +37,7 @@ class Trainer:
       target: the target's variables.
       passes: forward passes over a batch of segments so far, for tests and errors; one that reads
         more than `POSITIONS` positions counts as several.
-      pause: called between two passes or gradient steps, with what the device may still compute.
-        It may let others use the device.
+      turns: who else may use the device between two passes or gradient steps.
     """
 
     learner: Learner
@@ -47,7 +46,7 @@ class Trainer:
     rest: dict[str, Any]
     target: Any
     passes: int = 0
-    pause: Callable[[Any], None] = lambda pending: None
+    turns: Turns = dataclasses.field(default_factory=OwnDevice)
 
     def update(
         self, action: str, ring: Segments, chosen: np.ndarray, tested: np.ndarray, decider: Decider
@@ -76,7 +75,7 @@ class Trainer:
                 batches[step % len(batches)],
                 anchored=decider.anchored,
             )
-            self.pause(self.train)
+            self.turns.pause(self.train)
         if not gated:
             jax.block_until_ready(self.train)
             return True, NO_FLIPS, steps
@@ -120,9 +119,20 @@ class Trainer:
         some = np.arange(self.learner.options.batch) % ring.token.shape[0]
         began, compiled = 0.0, -1
         while compiled != compilations():
-            began, compiled = time.perf_counter(), compilations()
+            began, compiled = self.turns.clock(), compilations()
             self._judge(self.train.theta, ring, some, wanted)
-        return time.perf_counter() - began
+        return self.turns.clock() - began
+
+    def rehearse_test(self, ring: Segments) -> None:
+        """Run a pass as tests do, which compiles it."""
+        dataclasses.replace(self, turns=OwnDevice()).time_pass(ring, ring.held)
+
+    def rehearse(self, action: str, ring: Segments, chosen: np.ndarray, decider: Decider) -> None:
+        """Make a short update of copies, which compiles what updates run, and change nothing."""
+        kept = jax.tree.map(jnp.copy, self.train)
+        twin = dataclasses.replace(self, train=kept, turns=OwnDevice())
+        some = chosen[: self.learner.options.batch]
+        twin.update(action, ring, some, some, decider._replace(steps=1))
 
     def restore(self, theta: Any) -> None:
         """Go back to weights, and forget the moments."""
@@ -143,7 +153,7 @@ class Trainer:
         for batch in batches:
             given = theta, self.rest, self.target, ring, batch, wanted
             found.append(self.learner.judge(*given))
-            self.pause(found[-1])
+            self.turns.pause(found[-1])
         hits, chances = zip(*found, strict=True)
         return np.concatenate(hits), np.concatenate(chances)
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxspec.cli.shared import options, parse, values
+from jaxspec.cli.shared import learning, options, parse, values
 from jaxspec.core.runtime import distribution
 
 if TYPE_CHECKING:
-    from jaxspec.adapt import AdaptOptions
     from jaxspec.core.params import Params
     from jaxspec.io.text.prompt_files import LabelledPrompt
 
@@ -37,7 +34,7 @@ def add_command(commands: options.Commands) -> None:
         help="never, osd, always-head, always-full, random, bandit-paper, bandit-paper-full or "
         f"bandit-paired {default}",
     )
-    add_sizes(parser)
+    learning.add_sizes(parser)
     options.add_chat(parser)
     options.add_template(parser)
     add("--limit", type=int, help="prompts per domain (default: all)")
@@ -59,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     values.check_folders(arguments, "json", "plot")
     distribution.require("train", "optax", *(["orbax"] if arguments.state else []))
-    sizes = read_sizes(arguments)
+    sizes = learning.read_sizes(arguments)
     decider = make_decider(arguments.decider, sizes.room)
     params, prompts = load_inputs(arguments)
     session = AdaptiveSession(
@@ -82,35 +79,6 @@ def run(arguments: argparse.Namespace) -> int:
         plot_events(session.events, arguments.plot)
     session.close()
     return 0
-
-
-def add_sizes(parser: argparse.ArgumentParser) -> None:
-    """Add the sizes of buffers and the rates."""
-    add, default = parser.add_argument, options.DEFAULT
-    add("--head-room", type=int, default=512, help=f"positions of a head-only update {default}")
-    add("--full-room", type=int, default=1024, help=f"positions of a full update {default}")
-    add("--head-rate", type=float, default=1e-4, help=f"its learning rate {default}")
-    add("--full-rate", type=float, default=3e-5, help=f"its learning rate {default}")
-
-
-def read_sizes(arguments: argparse.Namespace) -> AdaptOptions:
-    """Read what `add_sizes` added.
-
-    Raises:
-      ValueError: a value is not above 0, or not finite.
-    """
-    from jaxspec.adapt import AdaptOptions
-
-    for name in ("head_room", "full_room", "head_rate", "full_rate"):
-        value = getattr(arguments, name)
-        if not 0 < value < math.inf:
-            option = name.replace("_", "-")
-            raise ValueError(f"--{option} is {value}: give a number above 0")
-    learner = dataclasses.replace(
-        AdaptOptions().learner, head_rate=arguments.head_rate, full_rate=arguments.full_rate
-    )
-    room = {"head": arguments.head_room, "full": arguments.full_room}
-    return AdaptOptions(learner=learner, room=room)
 
 
 def load_inputs(arguments: argparse.Namespace) -> tuple[Params, list[LabelledPrompt]]:

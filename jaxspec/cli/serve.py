@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxspec.cli.shared import options, parse, values
+from jaxspec.cli.shared import learning, options, parse, values
 from jaxspec.core.runtime import distribution
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def add_command(commands: options.Commands) -> None:
     options.add_devices(parser)
     options.add_processes(parser)
     _add_engine(parser)
+    learning.add_adaptation(parser)
     _add_address(parser)
     _add_limits(parser)
 
@@ -132,6 +133,7 @@ def _parse_prefix(text: str) -> str:
 def run(arguments: argparse.Namespace) -> int:
     """Load the model, listen, and serve until a signal; in a process after the first, follow it."""
     distribution.require("serve", *NEEDED)
+    learning.check_adaptation(arguments)
     key = choose_key(arguments)
     if arguments.coordinator or arguments.processes or arguments.process_id is not None:
         import jax
@@ -186,10 +188,10 @@ def _make_engine(arguments: argparse.Namespace) -> tuple[Engine, Params]:
         "max_logprobs",
     )
     options = {name: getattr(arguments, name) for name in names}
-    lookup = values.SWITCH[arguments.lookup]
-    return make_engine(
-        params, drafter=_choose_drafters(arguments), lookup=lookup, **options
-    ), params
+    options |= {"drafter": _choose_drafters(arguments), "lookup": values.SWITCH[arguments.lookup]}
+    if arguments.adapt is None:
+        return make_engine(params, **options), params
+    return learning.make_engine(arguments, params, options), params
 
 
 def _choose_drafters(arguments: argparse.Namespace) -> str | list[str] | None:

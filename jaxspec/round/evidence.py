@@ -8,11 +8,14 @@ With 0 rows nothing is gathered.
 
 from __future__ import annotations
 
+from typing import Any
+
 import flax.struct
 import jax
 import jax.numpy as jnp
 
 from jaxspec.core.columns import write_columns
+from jaxspec.core.config import TargetConfig
 from jaxspec.core.state import Accepted, Tree
 from jaxspec.round.context import Round
 from jaxspec.round.sizes import prompt_chunk
@@ -51,16 +54,29 @@ def init_evidence(round: Round, batch: int, rounds: int) -> Evidence | None:
     Args:
       rounds: M, the most rounds of a sequence.
     """
-    rows = round.config.evidence
+    rows, layers = round.config.evidence, len(round.feature_layers)
     if not rows:
         return None
-    hidden, dtype = round.params.spec.target.hidden_size, round.params.dtype
-    width, spare = len(round.feature_layers) * hidden, max(round.plan.longest, prompt_chunk())
+    params, longest = round.params, round.plan.longest
+    rings = make_evidence(params.spec.target, layers, rows, longest, batch, params.dtype)
+    return rings.replace(rejected=jnp.zeros((batch, rounds), bool))
+
+
+def make_evidence(
+    target: TargetConfig, layers: int, rows: int, longest: int, batch: int, dtype: Any
+) -> Evidence:
+    """Make empty rings, of no rounds.
+
+    Args:
+      layers: of the target that the drafter reads. rows: R.
+      longest: most rows that a round writes.
+    """
+    hidden, spare = target.hidden_size, max(longest, prompt_chunk())
     turn = rows + spare
     return Evidence(
-        jnp.zeros((batch, turn + spare, width), dtype),
+        jnp.zeros((batch, turn + spare, layers * hidden), dtype),
         jnp.zeros((batch, turn + spare, hidden), dtype),
-        jnp.zeros((batch, rounds), bool),
+        jnp.zeros((batch, 0), bool),
         turn,
     )
 

@@ -160,7 +160,7 @@ def _check_room(prompt: int, new: int, limits: Limits) -> None:
 
 
 def _check_flags(request: ServeRequest) -> None:
-    for name in ("ignore_eos", "trace"):
+    for name in ("ignore_eos", "trace", "adapt"):
         with _blame(name):
             check_flag(name, getattr(request, name))
 

@@ -34,6 +34,7 @@ def choose_config(
     lookup: bool | None,
     budget: int | None,
     chooses: bool,
+    learns: tuple[str, int] | None = None,
     **options: Any,
 ) -> Config:
     """Check the options of drafting, and return the config of the drafter, or of each of several.
@@ -41,6 +42,10 @@ def choose_config(
     Args:
       budget: None: the default one.
       chooses: whether the engine chooses what is not given, as `jaxspec.decode` does.
+      learns: a drafter that learns, and the rows of its evidence, see `DecodeConfig.evidence`.
+
+    Raises:
+      ValueError: an option is invalid, or the drafter that learns is not among the engine's.
     """
     names = tuple(drafter) if isinstance(drafter, list | tuple) else (drafter,)
     if not names or len(set(names)) < len(names) or ("ar" in names and len(names) > 1):
@@ -56,6 +61,16 @@ def choose_config(
     if lookup is None and chooses:
         found = [replace(one, lookup=suits_lookup(spec, one.drafter)) for one in found]
     configs = tuple(replace(config, sampling=MIXED) for config in found)
+    if learns is not None:
+        configs = tuple(
+            replace(config, evidence=learns[1] if config.drafter == learns[0] else 0)
+            for config in configs
+        )
+        if not any(config.evidence for config in configs):
+            raise ValueError(
+                f"drafter {learns[0]!r} learns, and the engine has "
+                f"{', '.join(repr(one.drafter) for one in configs)}: add it, or adapt one of these"
+            )
     return configs[0] if len(configs) == 1 else configs
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from jaxspec.call.results import read_round
 from jaxspec.core.runtime.jax_settings import under_own_settings
 from jaxspec.round.sizes import prompt_chunk
+from jaxspec.serve.adapts import Adapts
 from jaxspec.serve.checks import Limits, assign_drafter, check_request
 from jaxspec.serve.on_device.publish import find_published
 from jaxspec.serve.on_device.visit import Report
@@ -18,6 +19,7 @@ from jaxspec.serve.scheduling.counters import Counters
 from jaxspec.serve.scheduling.device import Device
 from jaxspec.serve.scheduling.feeder import Feeder
 from jaxspec.serve.scheduling.follow import PULSE, follow
+from jaxspec.serve.scheduling.gatherer import Gatherer, LearningGatherer
 from jaxspec.serve.scheduling.pace import Pace
 from jaxspec.serve.scheduling.prefixes import HeldPrefixes
 from jaxspec.serve.scheduling.schedule import Planned, Schedule
@@ -45,6 +47,7 @@ class Engine:
       drafter: the first of them, that of requests that name none.
       room: most tokens of a prompt together with its new tokens.
       pulse: seconds after which an engine without work wants a visit; None: never.
+      adapts: trains a drafter; None if nothing does.
     """
 
     def __init__(
@@ -58,9 +61,12 @@ class Engine:
         costs: Costs | None,
         tries: bool,
         tuner: Tuner,
+        adapts: Adapts | None = None,
     ):
         """Make it; for the arguments see `make_engine`, `Compiler` and `Schedule`."""
         self._device, self._limits, self._clock = device, limits, clock
+        self.adapts = adapts
+        self._gatherer = Gatherer() if adapts is None else LearningGatherer(device, adapts)
         self._waiting = WaitingQueue(queue, device.slots)
         self._compiler, self._begun = Compiler(device, in_background), 0.0
         self._schedule = Schedule(device, self._compiler, pace, costs, tries, tuner)
@@ -110,7 +116,8 @@ class Engine:
 
     def counters(self) -> dict[str, Any]:
         """Return figures, see `Counters`: `running`, `waiting`, `tokens`, `rounds`, …"""
-        return self._counters.as_dict(len(self._tasks), len(self._waiting))
+        found = self._counters.as_dict(len(self._tasks), len(self._waiting))
+        return found | self._gatherer.counters()
 
     @under_own_settings
     def warm_up(self, wait: bool = True) -> None:
@@ -137,6 +144,7 @@ class Engine:
         self._warm, self._begun = True, self._clock()
         self._schedule.learn_costs(measure=wait or not compiler.in_background)
         self._counters.warmed_up()
+        self._gatherer.start()
 
     @property
     def missing(self) -> list[str]:
@@ -157,7 +165,8 @@ class Engine:
         """
         if not self.unsettled or not self.idle or not self._compiler.can_draft():
             return False
-        self._schedule.learn_costs(measure=True)
+        with self._gatherer.visiting(self._outdate):
+            self._schedule.learn_costs(measure=True)
         for slot in range(self.slots):  # measuring wrote to their caches
             self._prefixes.hold(slot, (), reader=0)
         return True
@@ -174,12 +183,17 @@ class Engine:
           drafter: its name; None: the default one.
 
         Raises:
-          ValueError: the engine has no such drafter; an array is missing, unknown or of another
-            shape or dtype; or several processes share the target.
+          ValueError: the engine has no such drafter, or it learns by itself; an array is missing,
+            unknown or of another shape or dtype; or several processes share the target.
         """
         drafter = self.drafter if drafter is None else drafter
         reader = find_published(drafter, self.drafters)
+        self._gatherer.check_published(drafter)
         self._device.publish(drafter, weights)
+        self._outdate(reader)
+
+    def _outdate(self, reader: int) -> None:
+        """Note that a drafter has other weights than those that read the slots."""
         self._prefixes.forget_reader(reader)
         for task in self._tasks.values():
             task.outdated |= task.reader == reader
@@ -189,6 +203,11 @@ class Engine:
         """Visit the device once: feed prompts, then run up to k rounds. Return what changed."""
         if not self._warm:
             self.warm_up()
+        with self._gatherer.visiting(self._outdate):
+            return self._visit()
+
+    def _visit(self) -> list[Update]:
+        """Visit a device that is warm."""
         updates = self._drop() + self._expire()
         if not self._schedule.knows and self._clock() - self._begun > _PATIENCE:
             self._schedule.guess()
@@ -215,7 +234,8 @@ class Engine:
         follow(self._device)
 
     def close(self) -> None:
-        """Let the processes end that follow. Nothing may be called afterwards."""
+        """Let the processes end that follow, and a drafter that learns. It is the last call."""
+        self._gatherer.close()
         self._device.end()
 
     def _drop(self) -> list[Update]:
@@ -244,6 +264,7 @@ class Engine:
 
     def _free(self, slot: int) -> None:
         task = self._tasks.pop(slot)
+        self._gatherer.end(slot, task)
         self._device.close(slot)
         self._prefixes.hold(slot, task.cached, task.cached_by)
         self._prefixes.free(slot)
@@ -300,8 +321,7 @@ class Engine:
                 slot, request.max_new_tokens - made, max(0, request.min_tokens - made)
             )
             if planned.lets_go:
-                task.let_go()
-                self._device.let_go(slot)
+                self._let_go(slot, task)
         began = time.perf_counter()
         report = self._device.visit(
             planned.rounds,
@@ -314,14 +334,14 @@ class Engine:
         seconds = time.perf_counter() - began
         self._counters.observe_visit(report, planned.drafts, seconds)
         busy, self._fed_seconds = self._fed_seconds + seconds, 0.0
+        self._gatherer.observe(running, report, busy)
         rests = self._schedule.observe(planned, report, seconds if alone else None, busy)
         for slot, task in running.items():
             unread = task.unread + len(report.tokens[slot])
             reads = planned.drafts or not task.reader
             task.unread = 0 if reads else min(unread, self._device.waiting)
             if rests:
-                task.let_go()
-                self._device.let_go(slot)
+                self._let_go(slot, task)
         logprobs = self._device.read_logprobs(
             {s: (len(report.tokens[s]), t.accepted.request.logprobs) for s, t in running.items()}
         )
@@ -330,6 +350,12 @@ class Engine:
             for slot, task in running.items()
         ]
         return updates + self._clean(report)
+
+    def _let_go(self, slot: int, task: Task) -> None:
+        """Let a request go on without its drafter."""
+        self._gatherer.end(slot, task)
+        task.let_go()
+        self._device.let_go(slot)
 
     def _clean(self, report: Report) -> list[Update]:
         """Clean the slots that broke; end the requests that did so while their prompts were fed."""

@@ -14,6 +14,7 @@ from jaxspec.core.runtime.jax_settings import under_own_settings
 from jaxspec.core.runtime.near_miss import naming_options
 from jaxspec.io.program_cache import keep_programs
 from jaxspec.serve import choose_sizes
+from jaxspec.serve.adapts import Adapts
 from jaxspec.serve.checks import Limits
 from jaxspec.serve.engine import Engine
 from jaxspec.serve.on_device.joint_plan import join_plans, list_configs
@@ -52,6 +53,7 @@ def make_engine(
     max_logprobs: int = 0,
     costs: Costs | None = None,
     tuner: Tuner | None = None,
+    adapts: Adapts | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Engine:
     """Make an engine; nothing runs or compiles before `Engine.warm_up` or the first visit.
@@ -84,6 +86,7 @@ def make_engine(
       costs: seconds of rounds, if they are known (None: measured when the engine warms up, and
         kept); only the rules `global` and `equal` read them.
       tuner: keeps these costs, and chooses among drafters (None: the process's own).
+      adapts: trains a drafter, see `jaxspec.adapt.serving.make_adaptive_engine`.
       clock: seconds, for deadlines.
 
     Raises:
@@ -99,6 +102,10 @@ def make_engine(
     pace = Pace(choose_sizes.check_seconds(visit_seconds), rounds)
     check_choice("rule", rule, RULES)
     chooses = rule in WEIGHING and params.layout is None
+    learns = None
+    if adapts is not None:
+        learns = adapts.drafter, adapts.rows
+        lookup = bool(lookup)  # copied tokens are no evidence of the drafter
     tries = chooses and drafter is None and len(spec.drafters) > 1
     if tries:
         drafter = [name for name, _ in spec.drafters[:_MOST_TRIED]]
@@ -112,6 +119,7 @@ def make_engine(
         depth=depth,
         lookup=lookup,
         chooses=chooses,
+        learns=learns,
         score_temperature=score_temperature,
     )
     names = [one.drafter for one in list_configs(config)]
@@ -135,4 +143,4 @@ def make_engine(
     device = Device(params, config, rules, *shape, parts=parts)
     if jax.process_count() > 1 and jax.process_index() == 0:
         device.followers = Followers(device.takes)
-    return Engine(device, limits, pace, clock, queue, in_background, costs, tries, tuner)
+    return Engine(device, limits, pace, clock, queue, in_background, costs, tries, tuner, adapts)

@@ -38,6 +38,7 @@ class ServeRequest:
         even that.
       prompt_logprobs: the same for each token of the prompt after the first. The whole prompt is
         read then, though a slot may hold a part of it, and the tokens after it are not drafted.
+      adapt: whether a drafter may learn from it, if the engine has one that learns.
     """
 
     tokens: tuple[int, ...]
@@ -61,6 +62,7 @@ class ServeRequest:
     logit_bias: tuple[tuple[int, float], ...] = ()
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    adapt: bool = True
 
 
 class TokenLogprob(NamedTuple):

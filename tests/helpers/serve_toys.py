@@ -16,14 +16,14 @@ PROMPT = tuple(b"def add(a, b):\n    return")
 SAMPLED = dict(temperature=0.8, top_k=7, seed=5)
 
 
-def make(params, **options):
+def make(params, *given, factory=make_engine, **options):
     # Costs are made up, and the rule never stops drafting: no test depends on a time.
     costs = Costs((1.0, 1.5), (5.0, 5.0))
     # Engines of all test files take the same sizes, so that they share compiled programs.
     shape = dict(slots=2, capacity=320, budget=8, edges=(2, 16), rule="fixed", lookup=False)
     # Log-probabilities too: they are other programs, though few tests ask for any.
     shape |= dict(rounds=8, visit_seconds=None, max_logprobs=20)
-    return make_engine(params, costs=costs, **shape | options)
+    return factory(params, *given, costs=costs, **shape | options)
 
 
 def run(engine, *requests):

@@ -117,10 +117,12 @@ def _add_state(app: FastAPI, service: Service) -> None:
 
     @app.get("/ready", **asked)
     async def ready() -> Response:
-        """Whether it takes requests now, and which programs it is still compiling."""
+        """Whether it takes requests now, what it still compiles, and what a drafter has learned."""
         refusal = service.refusal
         body = {"status": "ready" if refusal is None else refusal.code}
         body |= {"compiling": service.driver.missing}
+        if (learning := service.driver.adaptation) is not None:
+            body |= {"adaptation": learning}
         return JSONResponse(body, 200 if refusal is None else 503)
 
     text = {"text/plain": {"schema": {"type": "string"}}}

@@ -80,6 +80,11 @@ class Driver:
         return self._engine.missing
 
     @property
+    def adaptation(self) -> dict[str, Any] | None:
+        """Figures of a drafter that learns, None if none does."""
+        return self._engine.counters().get("adaptation")
+
+    @property
     def busy(self) -> bool:
         """Whether requests are waiting or running."""
         return bool(self._places)

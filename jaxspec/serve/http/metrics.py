@@ -42,6 +42,22 @@ _COUNTERS = {
     "queue_seconds": "Seconds that requests waited.",
     "refused": "Requests that met a full queue.",
 }
+# Of a drafter that learns, behind `adapt_`.
+_LEARNING_GAUGES = {
+    "on": "Whether the drafter learns; an error of training switches it off.",
+    "version": "Version of the drafter that decodes.",
+    "updating": "Whether an update is being made.",
+    "waiting": "Texts that wait to be learned from.",
+}
+_LEARNING_COUNTERS = {
+    "queries": "Texts that were learned from, or told to the decider at least.",
+    "updates": "Updates that were made.",
+    "refused": "Updates that were not published.",
+    "restored": "Older versions that decoded again.",
+    "left_out": "Texts that came while too many waited, or after an error.",
+    "failures": "Errors of training.",
+    "seconds": "Seconds of training.",
+}
 # Labels of those that are a list or a table.
 _LABELS = {"accepted": "position", "rows_per_round": "rows"}
 # Those that vLLM has too, by its name.
@@ -127,11 +143,19 @@ class _EngineCollector(Collector):
                 called, label = _VLLM_NAMES.get(name, name), _LABELS.get(name, "")
                 if counters[name] is not None:  # as before the warm-up
                     yield self._make(family, called, label, text, counters[name])
+        if "adaptation" in counters:
+            yield from self._collect_learning(counters["adaptation"])
         accepted, used = sum(counters["accepted"]), counters["running"] / counters["slots"]
         called, text = "spec_decode_num_accepted_tokens", "Accepted draft tokens."
         yield self._make(CounterMetricFamily, called, "", text, accepted)
         text = "Share of slots in use."
         yield self._make(GaugeMetricFamily, "kv_cache_usage_perc", "", text, used)
+
+    def _collect_learning(self, figures: dict[str, Any]) -> Iterable[Metric]:
+        for name, text in _LEARNING_GAUGES.items():
+            yield self._make(GaugeMetricFamily, f"adapt_{name}", "", text, figures[name])
+        for name, text in _LEARNING_COUNTERS.items():
+            yield self._make(CounterMetricFamily, f"adapt_{name}", "", text, figures[name])
 
     def _make(self, family: Any, name: str, label: str, text: str, value: Any) -> Metric:
         """Make a figure, or one for each place of a list or key of a table."""

@@ -107,6 +107,12 @@ def find_entries(rounds: Rounds, tree: Tree, settings: SlotSettings) -> jax.Arra
     return table * rounds.joint.plan.longest + tree.depth
 
 
+def read_features(rounds: Rounds, features: jax.Array) -> jax.Array:
+    """Return what the drafter that learns reads of the features of `rounds.joint` [..., F]."""
+    learns = next(round for round in rounds.each if round.config.evidence)
+    return features if len(rounds.each) == 1 else _take_features(rounds.joint, learns, features)
+
+
 def _find_own(settings: SlotSettings, index: int) -> jax.Array:
     """Find the slots that a drafter reads, bool [B]."""
     return settings.reader == index + 1

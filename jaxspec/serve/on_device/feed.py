@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from jaxspec.call.prefill import feed_chunk, hold_sequence
-from jaxspec.core.cache import PartCache, SequenceCache
 from jaxspec.core.mesh import constrain
 from jaxspec.core.params import Params
 from jaxspec.core.state import KVCache
+from jaxspec.round.evidence import append_rows
 from jaxspec.round.plan import DecodeConfig
 from jaxspec.round.quick_jit import quick_jit
 from jaxspec.round.sizes import prompt_chunk
 from jaxspec.serve.on_device.logprobs import make_ranked, rank_chunk
+from jaxspec.serve.on_device.slot_evidence import put_rings, take_rings
 from jaxspec.serve.on_device.slots import (
     SlotsState,
     make_slot_round,
@@ -25,8 +26,6 @@ from jaxspec.serve.on_device.slots import (
     shapes_of_drafts,
     take_slot,
 )
-
-Held: TypeAlias = SequenceCache | PartCache
 
 
 @quick_jit(leave_out=True, static_argnames=("config", "count"), donate_argnames=("state",))
@@ -67,17 +66,24 @@ def feed(
         new = round.plan.drafter.init(1, cache.k.shape[3], params.dtype)
         draft = _rewind(take_slot(decode.draft, shapes, slot), new, start, cache.k.shape[3])
 
-    def run(i: jax.Array, carry: tuple) -> tuple[Held, Any, jax.Array, jax.Array | None]:
-        (cache, draft, broken, ranked), at = carry, start + i * size
+    evidence = state.evidence if config.evidence else None
+
+    def run(i: jax.Array, carry: tuple) -> tuple:
+        (cache, draft, broken, ranked, rings), at = carry, start + i * size
         cache, draft, out = feed_chunk(round, tokens, at, end[None], end[None], cache, draft)
         if ranked is not None:
             ranked = rank_chunk(unembed, out.hidden[0], following, ranked, at)
-        return cache, draft, broken | ~jnp.isfinite(out.hidden).all(), ranked
+        if rings is not None:
+            rings = append_rows(rings, out.features, out.hidden, at[None])
+        return cache, draft, broken | ~jnp.isfinite(out.hidden).all(), ranked, rings
 
     empty = make_ranked(tokens.shape[1], count) if count else None
-    begin = known, draft, state.broken[slot], empty
+    rings = None if evidence is None else take_rings(evidence, slot)
+    begin = known, draft, state.broken[slot], empty, rings
     chunks = (end - start + size - 1) // size
-    filled, draft, broken, ranked = jax.lax.fori_loop(0, chunks, run, begin)
+    filled, draft, broken, ranked, rings = jax.lax.fori_loop(0, chunks, run, begin)
+    if evidence is not None:
+        state = state.replace(evidence=put_rings(evidence, rings, slot, end))
     decode = decode.replace(
         cache=KVCache(filled.k, filled.v, cache.length.at[slot].set(end)),
         root=decode.root.at[slot].set(root),

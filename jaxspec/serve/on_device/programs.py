@@ -17,12 +17,14 @@ import numpy as np
 from jaxspec.call.session import full_precision
 from jaxspec.call.start import pausing_collection
 from jaxspec.core.params import Params
+from jaxspec.round.evidence import Evidence
 from jaxspec.round.plan import DecodeConfig, Plan
 from jaxspec.serve.on_device.change_slot import clean_slot, copy_slot, count_slot
 from jaxspec.serve.on_device.feed import feed
 from jaxspec.serve.on_device.joint_plan import Config, join_plans, list_configs
 from jaxspec.serve.on_device.logprobs import rank_tokens
 from jaxspec.serve.on_device.publish import replace_drafter
+from jaxspec.serve.on_device.slot_evidence import copy_rings
 from jaxspec.serve.on_device.slot_rounds import Control, Rules
 from jaxspec.serve.on_device.slot_settings import make_settings
 from jaxspec.serve.on_device.slots import SlotsState, make_slots, set_lengths
@@ -61,6 +63,7 @@ class Variant(NamedTuple):
             "score": f"log-probabilities of prompts {drafts}",
             "visit": f"rounds {slots}{drafts}",
             "rank": "log-probabilities",
+            "evidence": "evidence",
         }.get(self.name, f"{self.name} a slot")
 
 
@@ -106,6 +109,7 @@ class Programs:
             "clean": ((),),
             "visit": ((), make_settings(self.slots).shape, control, (2,)),
             "rank": ((self.slots,),),
+            "evidence": ((),),
             "set_lengths": ((self.slots,),),
         }
 
@@ -145,6 +149,8 @@ class Programs:
             elif name == "rank":
                 options = {"config": list_configs(self.config)[0], "count": self.logprobs}
                 lowered = rank_tokens.lower(self.params, self._shapes, zero, **options)
+            elif name == "evidence":
+                lowered = copy_rings.lower(self._shapes.evidence, zero)
             elif name == "count":
                 given = np.zeros((1, self.capacity), np.int32), first
                 lowered = count_slot.lower(self._shapes.decode.counts, *given)
@@ -222,6 +228,10 @@ class Programs:
             for slot in np.flatnonzero(wanted).tolist()
         }
 
+    def _evidence(self, slot: np.ndarray) -> Evidence:
+        """Copy the evidence of a slot."""
+        return copy_rings(self.state.evidence, slot)
+
     def _set_lengths(self, lengths: np.ndarray) -> None:
         """Set how many tokens each sequence has, to time rounds."""
         self.state = set_lengths(self.state, lengths)
@@ -246,6 +256,7 @@ class Programs:
         else:
             config, drafters = DecodeConfig("ar", configs[0].sampling), {}
             decode = decode.replace(draft=None, pending=None)
+            held = held.replace(evidence=None)
         return params.replace(drafters=drafters), held.replace(decode=decode), config
 
     def _keep(self, state: SlotsState, reader: int | None) -> None:
@@ -253,6 +264,7 @@ class Programs:
         decode, held = state.decode, self.state.decode
         if reader == 0:
             decode = decode.replace(draft=held.draft, pending=held.pending)
+            state = state.replace(evidence=self.state.evidence)
         elif reader is not None and isinstance(self.config, tuple):
             drafts = (*held.draft[: reader - 1], decode.draft, *held.draft[reader:])
             decode = decode.replace(draft=drafts)

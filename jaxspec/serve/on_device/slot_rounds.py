@@ -15,9 +15,16 @@ from jaxspec.drafters.base import Committed
 from jaxspec.round.commit import commit, enqueue
 from jaxspec.round.context import Round
 from jaxspec.serve.on_device.calibration import calibrate, observe_rows
-from jaxspec.serve.on_device.drafting import Rounds, absorb_committed, draft_trees, find_entries
+from jaxspec.serve.on_device.drafting import (
+    Rounds,
+    absorb_committed,
+    draft_trees,
+    find_entries,
+    read_features,
+)
 from jaxspec.serve.on_device.packed_rows import verify_packed
 from jaxspec.serve.on_device.share_rows import Offer, share_rows
+from jaxspec.serve.on_device.slot_evidence import record_round
 from jaxspec.serve.on_device.slot_settings import SlotSettings
 from jaxspec.serve.on_device.slots import SlotsState
 
@@ -136,8 +143,10 @@ def _verify(
 ) -> tuple[SlotsState, Committed]:
     """Verify, commit and record a round; `tree.size` int32 [B] counts the rows of each slot."""
     round, before, hidden = rounds.joint, slots.decode, slots.hidden
+    evidence = slots.evidence
+    with_hidden = hidden is not None or evidence is not None
     verified, wrong = verify_packed(
-        round, before, tree, noise, settings.bias, edge, edges, hidden is not None
+        round, before, tree, noise, settings.bias, edge, edges, with_hidden
     )
     # A slot that breaks commits nothing of this round, and ends.
     before = before.replace(done=before.done | wrong)
@@ -150,6 +159,10 @@ def _verify(
         entry = find_entries(rounds, tree, settings)
         calibration = observe_rows(tree, verified.accepted, live, calibration, entry)
     state, committed = commit(round, before, tree, verified)
+    if evidence is not None:
+        features = read_features(rounds, verified.features)
+        given = features, committed.count, before.rounds
+        evidence = record_round(evidence, tree, verified, *given)
     accepted = jnp.minimum(verified.accepted.count - 1, state.accepted.count)[:, None]
     done_rounds = jnp.max(before.rounds)
     rows = jnp.asarray(edges)[edge][None]
@@ -160,4 +173,5 @@ def _verify(
         calibration=calibration,
         broken=slots.broken | wrong,
         hidden=hidden,
+        evidence=evidence,
     ), committed

@@ -22,6 +22,7 @@ from jaxspec.round.context import Round
 from jaxspec.round.plan import QUEUE, DecodeConfig
 from jaxspec.serve.on_device.calibration import Calibration, init_calibration
 from jaxspec.serve.on_device.joint_plan import Config, init_drafts, join_plans, list_configs
+from jaxspec.serve.on_device.slot_evidence import SlotEvidence, init_slot_evidence
 from jaxspec.serve.on_device.slot_settings import make_settings, read_settings
 from jaxspec.targets.sharding.state import place_state
 
@@ -41,6 +42,7 @@ class SlotsState(flax.struct.PyTreeNode):
         They do not decode until `jaxspec.serve.on_device.change_slot.clean_slot`.
       hidden: [B, M, E], the target's hidden states that the tokens were drawn from; None if no
         request may ask for log-probabilities.
+      evidence: of the rounds; None if no drafter learns.
     """
 
     decode: DecodeState
@@ -49,6 +51,7 @@ class SlotsState(flax.struct.PyTreeNode):
     calibration: Calibration
     broken: jax.Array
     hidden: jax.Array | None = None
+    evidence: SlotEvidence | None = None
 
 
 def make_slots(
@@ -91,7 +94,8 @@ def _make_slots(
         hidden = jnp.zeros((*decode.tokens.shape, spec.target.hidden_size), dtype)
     broken = jnp.zeros(slots, bool)
     decode = decode.replace(counts=jnp.zeros((slots, spec.target.vocab_size), jnp.int32))
-    state = SlotsState(decode, zeros, zeros[0] + 0, calibration, broken, hidden)
+    evidence = init_slot_evidence(spec, config, slots, MOST_ROUNDS + 1, dtype)
+    state = SlotsState(decode, zeros, zeros[0] + 0, calibration, broken, hidden, evidence)
     # Leaves that share a buffer could not be donated. Programs return dtypes that are not weak, so
     # the first call of one would compile it for others than the next.
     return jax.tree.map(lambda x: jnp.array(x, x.dtype, copy=True), state)

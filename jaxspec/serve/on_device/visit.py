@@ -38,6 +38,8 @@ class Report(NamedTuple):
       emitted, drafts: int [B, rounds], tokens of each round, and how many of them were drafted.
       verified: int [B, rounds], draft tokens that each round verified.
       rows: int [rounds], rows that each round verified.
+      rejected: bool [B, rounds], whether the path of each round ended in a rejection, see
+        `jaxspec.round.evidence`; None if no evidence is gathered.
     """
 
     done: np.ndarray
@@ -47,6 +49,7 @@ class Report(NamedTuple):
     drafts: np.ndarray
     verified: np.ndarray
     rows: np.ndarray
+    rejected: np.ndarray | None = None
 
 
 @quick_jit(leave_out=True, static_argnames=("config", "rules", "part"), donate_argnames=("state",))
@@ -171,26 +174,37 @@ def _pack(slots: SlotsState, count: jax.Array) -> jax.Array:
     head = [state.done, slots.broken, state.emitted, state.rounds]
     head = jnp.stack([column.astype(jnp.int32) for column in head], axis=1)
     by_round = [state.round_emitted, slots.drafts, state.round_drafted]
+    if slots.evidence is not None:
+        by_round.append(slots.evidence.rings.rejected.astype(jnp.int32))
     by_slot = [head, state.tokens, *(column[:, :MOST_ROUNDS] for column in by_round)]
     flat = jnp.concatenate(by_slot, axis=1).reshape(-1)
     # On every device, so that each of several processes can read it.
     return constrain(jnp.concatenate([count[None], slots.rows, flat]), PartitionSpec())
 
 
-def read_report(report: jax.Array, slots: int, first: int, part: int) -> Report:
-    """Wait for a visit of `part` slots from `first` on, and read its report on all `slots`."""
+def read_report(
+    report: jax.Array, slots: int, first: int, part: int, gathers: bool = False
+) -> Report:
+    """Wait for a visit of `part` slots from `first` on, and read its report on all `slots`.
+
+    Args:
+      gathers: whether the visit gathered evidence.
+    """
     packed = np.asarray(report)
     count, rows = int(packed[0]), packed[1 : MOST_ROUNDS + 2]
     own = packed[MOST_ROUNDS + 2 :].reshape(part, -1)
     by_slot = np.zeros((slots, own.shape[1]), own.dtype)
     by_slot[first : first + part] = own
     done, broken, emitted, rounds = by_slot[:, :4].T
-    tokens, by_round = np.split(by_slot[:, 4:], [-3 * MOST_ROUNDS], axis=1)
+    columns = 4 if gathers else 3
+    tokens, by_round = np.split(by_slot[:, 4:], [-columns * MOST_ROUNDS], axis=1)
     ran = np.arange(MOST_ROUNDS) < rounds[:, None]
+    each = [np.where(ran, part, 0)[:, :count] for part in np.split(by_round, columns, axis=1)]
     return Report(
         done != 0,
         broken != 0,
         [row[:n].tolist() for row, n in zip(tokens, emitted, strict=True)],
-        *(np.where(ran, part, 0)[:, :count] for part in np.split(by_round, 3, axis=1)),
+        *each[:3],
         rows[:count],
+        each[3] != 0 if gathers else None,
     )

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from jaxspec.core.state import Accepted, Tree
+from jaxspec.round.evidence import Evidence
 from jaxspec.serve.on_device.joint_plan import list_configs
 from jaxspec.serve.on_device.logprobs import read_logprobs
 from jaxspec.serve.on_device.programs import Programs, Variant, pack_control
@@ -144,7 +145,8 @@ class Device(Programs):
         where = np.asarray([first, part], np.int32)
         chosen = np.asarray(follows, np.int32), self.settings.copy(), packed, where
         report = self._call("visit", *chosen)
-        return read_report(report, self.slots, first, part)
+        gathers = bool(follows) and self.state.evidence is not None
+        return read_report(report, self.slots, first, part, gathers)
 
     def wait(self) -> None:
         """Wait until the device has done what it was given."""
@@ -173,6 +175,10 @@ class Device(Programs):
             for slot, (made, count) in read.items()
         }
 
+    def take_evidence(self, slot: int) -> Evidence:
+        """Copy the evidence of a slot, as the last visit left it."""
+        return self._call("evidence", np.asarray(slot, np.int32))
+
     def run_variant(self, variant: Variant) -> None:
         """Call a program so that nothing changes, which compiles it. All slots must be free."""
         name, reader, part = variant
@@ -182,6 +188,8 @@ class Device(Programs):
             self.visit(0, False, follows=bool(reader), part=part)
         elif name == "rank":
             self.read_logprobs({0: (0, 0)})
+        elif name == "evidence":
+            self.take_evidence(0)
         elif name == "copy":
             self.copy(0, 0)
         elif name == "count":

@@ -63,7 +63,7 @@ class Feeder:
         prompt, device, size = task.accepted.prompt, self._device, prompt_chunk()
         start = max(task.fed, 0)
         if task.fed < 0 and task.prompt_logprobs is None:  # of rows in a cache there are none
-            start = self._reuse(slot, task)
+            start = task.fed_from = self._reuse(slot, task)
         chunks = min(most, math.ceil((len(prompt) - 1 - start) / size))
         end = int(min(len(prompt) - 1, start + chunks * size))
         asked = task.accepted.request.prompt_logprobs

@@ -24,6 +24,7 @@ class Task:
       tokenizer: the model's, or None.
       started: time at which it got a slot; None while it waits.
       fed: tokens of its prompt that are in the slot's caches; -1 before the first chunk.
+      fed_from: tokens of its prompt that were in the caches before the first chunk.
       tokens: generated so far.
       reader: number of the drafter that reads its tokens, so that it can draft for them, from 1; 0:
         none.
@@ -39,6 +40,7 @@ class Task:
     tokenizer: Any
     started: float | None = None
     fed: int = -1
+    fed_from: int = 0
     tokens: list[int] = dataclasses.field(default_factory=list)
     reader: int = 1
     unread: int = 0

@@ -44,6 +44,8 @@ def find_next(device: Device, rests: bool) -> list[Variant]:
     if rests and len(device.parts) == 1:
         found.append(_visit(parts[1], True))
     found += [Variant("copy"), Variant("clean"), Variant("count")]
+    if device.state.evidence is not None:
+        found.append(Variant("evidence"))
     if device.logprobs:
         found += [Variant("rank"), *_of_prompts("score", device, rests)]
     first = find_first(device, rests)

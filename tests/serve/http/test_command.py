@@ -93,6 +93,28 @@ def test_requests_choose_among_the_drafters_that_the_command_names(capsys):
     assert "'other'" in capsys.readouterr().err
 
 
+def test_a_drafter_may_learn(capsys, tmp_path):
+    size = ("--slots", "1", "--capacity", "256", "--dtype", "float32", "--drafter", "medusa")
+    rates = ("--head-rate", "0.5", "--adapt-folder", str(tmp_path / "versions"))
+    engine, _ = serve._make_engine(parse(*size, "--adapt", "always-head", *rates))
+    found = engine.counters()["adaptation"]
+    assert found["on"] and found["version"] == 0
+    student = engine.adapts
+    assert student.drafter == "medusa" and student._device is None  # of one device
+    assert student.adaptation.options.learner.head_rate == 0.5
+    engine.close()
+    engine, _ = serve._make_engine(parse(*size))
+    assert "adaptation" not in engine.counters()
+    for given, said in (
+        (("--adapt", "best"), "unknown decider 'best'"),
+        (("--adapt-device", "1"), "--adapt-device is given without --adapt"),
+        (("--adapt", "osd", "--adapt-device", "7"), "there is no device 7 to adapt on: give one"),
+        (("--adapt", "osd", "--head-rate", "0"), "--head-rate is 0.0: give a number above 0"),
+    ):
+        assert cli.main(["serve", "mini", "--port", "0", *given]) == USER_ERROR
+        assert said in capsys.readouterr().err
+
+
 def test_a_path_is_no_name(tmp_path):
     assert serve.name_model(str(tmp_path)) == tmp_path.name
     assert serve.name_model("Qwen/Qwen3-8B") == "Qwen/Qwen3-8B"

@@ -58,6 +58,39 @@ def test_metrics():
     assert found["jaxspec:compiles_after_warm_up",] == found["jaxspec:kv_cache_usage_perc",] == 0
 
 
+LEARNING = {
+    **{
+        "on": True,
+        "version": 3,
+        "updating": False,
+        "waiting": 1,
+        "queries": 40,
+        "updates": 5,
+        "published": 4,
+    },
+    **{"refused": 1, "restored": 2, "left_out": 7, "failures": 0, "seconds": 1.5},
+}
+
+
+def test_a_drafter_that_learns():
+    engine = FakeEngine()
+    counters = engine.counters
+    engine.counters = lambda: counters() | {"adaptation": LEARNING}
+    with http_server.running(engine) as server:
+        found = read(server)
+        assert server.http.get("/ready").json()["adaptation"] == LEARNING
+    assert found["jaxspec:adapt_on",] == 1 and found["jaxspec:adapt_version",] == 3
+    assert found["jaxspec:adapt_seconds_total",] == 1.5
+    for name in ("queries", "updates", "refused", "restored", "left_out", "failures"):
+        assert found[f"jaxspec:adapt_{name}_total",] == LEARNING[name]
+
+
+def test_an_engine_that_does_not_learn_says_nothing_of_it():
+    with http_server.running() as server:
+        assert not any("adapt" in name for name, *_ in read(server))
+        assert "adaptation" not in server.http.get("/ready").json()
+
+
 def test_prefix_of_dashboards_made_for_vllm():
     with http_server.running(metrics_prefix="vllm") as server:
         names = {name for name, *_ in read(server)}

@@ -471,3 +471,16 @@ def test_deep_nesting_is_no_failure(server):
         headers = {"Content-Type": "application/json"}
         answer = server.http.post(CHAT, content=body.encode(), headers=headers)
         assert answer.status_code in (200, 400)
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_a_request_may_opt_out_of_adaptation(server, monkeypatch, path):
+    sent, submit = [], server.engine.submit
+    monkeypatch.setattr(server.engine, "submit", lambda one: (sent.append(one), submit(one))[1])
+    asks = (
+        {"prompt": "x"} if "chat" not in path else {"messages": [{"role": "user", "content": "x"}]}
+    )
+    for given in ({}, {"adapt": False}, {"adapt": True}, {"adapt": None}):
+        assert server.post(path, max_tokens=3, **asks, **given).status_code == 200
+    assert [one.adapt for one in sent] == [True, False, True, True]
+    assert server.post(path, adapt="never", **asks).json()["error"]["param"] == "adapt"

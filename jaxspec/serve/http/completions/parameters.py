@@ -88,6 +88,7 @@ class Parameters(Closed):
       return_token_ids: give the ids of the new tokens beside their text.
       drafter: of this request, one of the server's; `ar` decodes without one. The text is the
         same.
+      adapt: whether a drafter may learn from it, where one learns.
       trace: say which tokens a drafter proposed, and show the draft trees.
     """
 
@@ -117,6 +118,7 @@ class Parameters(Closed):
     min_tokens: Annotated[int, Field(ge=0)] = 0
     return_token_ids: bool = False
     drafter: str | None = None
+    adapt: bool = True
     trace: bool = False
 
     @model_validator(mode="before")

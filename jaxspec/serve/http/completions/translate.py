@@ -206,6 +206,7 @@ class Translator:
             ignore_eos=given.ignore_eos,
             min_tokens=given.min_tokens,
             drafter=given.drafter,
+            adapt=given.adapt,
             deadline=self._deadline,
             trace=given.trace,
             logit_bias=tuple((int(id), bias) for id, bias in given.logit_bias.items()),
