@@ -150,7 +150,7 @@ def render_adapting(records: Sequence[dict[str, Any]]) -> str:
         speeds = [record["tokens_per_second"] for record in own]
         during = [(r["updating"], speed) for r, speed in zip(own, plain, strict=True)]
         during = [(tokens / seconds, speed) for (tokens, seconds), speed in during if tokens]
-        ratio = compare_repeats(*zip(*during, strict=True)) if during else None
+        ratio = compare_repeats(*zip(*during, strict=True)) if during else (None, None)
         share = sum(r["updating"][1] for r in own) / sum(r["seconds"] for r in own)
         learned = [record["learned"] for record in own]
         rows.append(

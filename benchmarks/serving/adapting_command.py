@@ -28,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "device, else between visits (default: always-full,bandit-paired)",
     )
     add("--clients", type=int, default=16, help=f"clients of the closed loop {default}")
-    add("--budget", type=int, help="most rows of a request in a round (default: the engine's)")
+    add("--budget", type=int, default=4, help=f"most rows of a request in a round {default}")
     add(
         "--rule",
         choices=options.RULES[:-1],
@@ -72,6 +72,8 @@ def make_engines(arguments: argparse.Namespace, params: Params) -> dict[str, Eng
 
     names = ("slots", "capacity", "budget", "rule")
     given = {name: getattr(arguments, name) for name in names}
+    if arguments.rule == "fixed":  # all slots are busy, so one size of rounds is enough
+        given["edges"] = (arguments.slots * arguments.budget,)
     given |= {"drafter": values.choose_drafter(arguments), "lookup": False}
     engines = {PLAIN: make_engine(params, **given)}
     for arm in arguments.arms:

@@ -5,6 +5,7 @@ from serve_toys import make
 from short_models import load_short
 
 from benchmarks.__main__ import main
+from benchmarks.serving.adapting import Visit, render_adapting, split_visits
 from benchmarks.serving.compare_decode import compare_decode, render_decode
 from jaxspec.serve import ServeRequest
 
@@ -29,3 +30,30 @@ def test_an_engine_is_compared_with_decode_and_with_plain_rounds():
     assert all(one["same"] and one["tokens_per_second"] > 0 for one in records)
     table = render_decode(records)
     assert table.count("yes") == 5 and "engine over it" in table
+
+
+def test_visits_during_updates_are_counted_apart():
+    """From the end of the visit before, with what the engine did between both."""
+    visits = [Visit(1.0, 9, False), Visit(2.0, 5, False), Visit(4.0, 6, True), Visit(4.5, 7, False)]
+    found = split_visits(visits)
+    assert found["resting"] == [5, 1.0] and found["updating"] == [13, 2.5]
+    assert found["longest_gap"] == 2.0 and found["visits"] == 4
+    record = {"seconds": 4.0, "tokens_per_slot_round": 2.0, "ms": {"between parts": {"p99": 30.0}}}
+    learned = {"updates": 2, "refused": 1}
+    plain = record | found | {"updating": [0, 0.0], "tokens_per_second": 10.4, "learned": {}}
+    own = record | found | {"tokens_per_second": 5.2, "learned": learned}
+    records = [plain | {"engine": "never"}, own | {"engine": "osd"}]
+    lines = render_adapting([one | {"equal": True} for one in records]).splitlines()
+    assert lines[-1].split() == [
+        "osd",
+        "5.2",
+        "0.500",
+        "0.500",
+        "0.62",
+        "2.00",
+        "2",
+        "1",
+        "30.0",
+        "2000",
+        "yes",
+    ]
