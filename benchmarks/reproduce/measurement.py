@@ -77,6 +77,8 @@ class Measurement:
       drafters: that the model must have.
       after: measurements whose files it reads.
       trains: whether it needs the corpus.
+      recipes: folder of the runs of recipes that it reads, which several measurements may share;
+        empty if it reads the reports in its own folder.
     """
 
     name: str
@@ -86,6 +88,7 @@ class Measurement:
     drafters: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     trains: bool = False
+    recipes: str = ""
 
     def find_obstacle(self, setting: Setting) -> str | None:
         """Say why the measurement cannot be run in a setting; None if it can."""
@@ -115,8 +118,17 @@ def check_command(words: Words) -> None:
     import tyro
 
     if module != STUDIES:  # a recipe: training.rl.times has TimesOptions
-        name = module.rpartition(".")[2].title()
-        tyro.cli(getattr(importlib.import_module(module), f"{name}Options"), args=rest)
+        from training.run.command import parse_with_preset
+
+        recipe = importlib.import_module(module)
+        if hasattr(recipe, "parse_options"):
+            recipe.parse_options(rest)
+            return
+        options = getattr(recipe, f"{module.rpartition('.')[2].title()}Options")
+        if hasattr(recipe, "ROUNDS"):
+            parse_with_preset(options, recipe.ROUNDS, arguments=rest)
+        else:
+            tyro.cli(options, args=rest)
         return
     runner = importlib.import_module("benchmarks.__main__")
     name, *rest = rest

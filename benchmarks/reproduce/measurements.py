@@ -6,13 +6,14 @@ from benchmarks.reproduce import (
     measure_adapt,
     measure_decodes,
     measure_devices,
+    measure_ltd,
     measure_trained,
 )
 from benchmarks.reproduce.measurement import Measurement
 
 MEASUREMENTS: dict[str, Measurement] = {
     one.name: one
-    for module in (measure_decodes, measure_devices, measure_adapt, measure_trained)
+    for module in (measure_decodes, measure_devices, measure_adapt, measure_trained, measure_ltd)
     for one in module.MEASUREMENTS
 }
 

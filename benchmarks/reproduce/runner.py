@@ -20,8 +20,6 @@ from jaxspec.io.files.atomic import write_text
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks/results/claims"
 _DONE, _LOG = "done.json", "log.txt"
-# Measurements that share a folder of runs, so that they share the texts and some runs.
-_RECIPES = ("objective", "causality", "data", "rates", "weights", "components")
 Run = Callable[[Words, Path], None]
 
 
@@ -99,8 +97,8 @@ def describe_setting(setting: Setting) -> dict[str, Any]:
 def read_outputs(name: str, setting: Setting) -> dict[str, Any]:
     """Read the reports of a measurement by their file's stem, or by their folder's name."""
     found: dict[str, Any] = {}
-    if name in _RECIPES:
-        for path in sorted(Path(setting.at("recipes")).glob("*/result.json")):
+    if runs := MEASUREMENTS[name].recipes:
+        for path in sorted(Path(setting.at(runs)).glob("*/result.json")):
             found[path.parent.name] = json.loads(path.read_text())
         return found
     for path in sorted(Path(setting.at(name)).glob("*.json*")):

@@ -402,6 +402,24 @@ def test_trained_policies_by_modelled_time():
     assert learned.faster_with_fewer_tokens("w", "turns")(reports).verdict == CONFIRMED
 
 
+def test_rounds_that_trained_policies_choose():
+    def way(draft, verify, **sides):
+        sides = {k: {"steps": s, "rows": r, "few_steps": f} for k, (s, r, f) in sides.items()}
+        return {"draft_ms": draft, "verify_ms": verify, "rounds": {"committed": sides}}
+
+    turns = way(1.0, 3.0, hard=(4.0, 50.0, 0.6), easy=(8.0, 40.0, 0.1))
+    reports = make_ways(turns=(1.03, [1.03]))
+    reports["w"]["rounds"] = {"static": way(2.0, 2.0), "turns": turns}
+    reports["w"]["report"]["turns"]["domains"] = {"code": 1.1, "math": 1.2, "prose": 0.9}
+    assert learned.part_falls("w", "turns", "draft_ms")(reports).verdict == CONFIRMED
+    assert learned.part_falls("w", "turns", "verify_ms")(reports).verdict == REFUTED
+    assert learned.easy_exceeds_hard("w", "turns", "steps")(reports).value == 2.0
+    assert learned.easy_exceeds_hard("w", "turns", "rows")(reports).verdict == REFUTED
+    assert learned.hard_rounds_are("w", "turns", "few_steps", 0.5)(reports).verdict == CONFIRMED
+    found = learned.faster_on_most("w", "turns", 0.9)(reports)
+    assert found.verdict == REFUTED and found.ours.startswith("2 of 3 domains")
+
+
 def make_clock(**speeds):
     results = [
         {
@@ -420,9 +438,9 @@ def make_clock(**speeds):
 
 
 def test_trained_policies_by_the_clock():
-    reports = make_clock(ar=1.0, static=1.04, ltd_0=1.1, ltd_1=1.05, svip_ltd=0.9)
+    reports = make_clock(ar=1.0, static=1.04, ltd_0=1.1, ltd_1=1.05, svip=0.9)
     assert learned.faster_by_the_clock("c")(reports).verdict == MIXED
-    assert learned.constant_beats_rules("c", ("svip-ltd",))(reports).verdict == CONFIRMED
+    assert learned.constant_beats_rules("c", ("svip",))(reports).verdict == CONFIRMED
     assert learned.fastest("c")(reports).verdict == CONFIRMED
     assert learned.fastest("c")(make_clock(ar=1.0, ltd_0=0.7)).verdict == REFUTED
     assert learned.overhead_below("c", 0.015)(reports).verdict == CONFIRMED

@@ -12,6 +12,7 @@ from benchmarks.reproduce.claims import (
     jetspec,
     jetspec_ablations,
     ltd,
+    ltd_rounds,
     specblock,
     specblock_adapts,
 )
@@ -34,6 +35,7 @@ _MODULES = (
     jetspec_ablations,
     blockpilot,
     ltd,
+    ltd_rounds,
 )
 CLAIMS: dict[str, Claim] = {one.id: one for module in _MODULES for one in module.CLAIMS}
 

@@ -158,3 +158,60 @@ def faster_with_fewer_tokens(name: str, way: str) -> Decide:
         return Finding(verdict, f"{faster}; {fewer}, over grid search")
 
     return decide
+
+
+def part_falls(name: str, way: str, part: str) -> Decide:
+    """A way takes fewer modelled milliseconds a token than the best constant, of `draft_ms` or of
+    `verify_ms`.
+    """
+
+    def decide(reports: Reports) -> Finding:
+        rounds = reports[name]["rounds"]
+        own, static = (rounds[key][part] for key in (way, "static"))
+        label = (
+            f"{part.removesuffix('_ms')}ing, ms a token: {own:.3g}, constant {static:.3g}; ratio"
+        )
+        return find([Figure(label, own / static)], below)
+
+    return decide
+
+
+def _sides(reports: Reports, name: str, way: str) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the figures of hard and easy rounds, by the tokens that they committed."""
+    sides = reports[name]["rounds"][way]["rounds"]["committed"]
+    return sides["hard"], sides["easy"]
+
+
+def easy_exceeds_hard(name: str, way: str, what: str) -> Decide:
+    """Easy rounds have more `steps` or `rows` than hard ones."""
+
+    def decide(reports: Reports) -> Finding:
+        hard, easy = _sides(reports, name, way)
+        label = f"{what}: easy {easy[what]:.1f}, hard {hard[what]:.1f}; ratio"
+        return find([Figure(label, easy[what] / hard[what])], above)
+
+    return decide
+
+
+def hard_rounds_are(name: str, way: str, what: str, least: float) -> Decide:
+    """More than a share of the hard rounds have `few_steps` or `many_rows`."""
+
+    def decide(reports: Reports) -> Finding:
+        hard, easy = _sides(reports, name, way)
+        figure = Figure(f"{what.replace('_', ' ')}: easy {easy[what]:.0%}, hard", hard[what])
+        return find([figure], lambda f: above(f, least))
+
+    return decide
+
+
+def faster_on_most(name: str, way: str, least: float) -> Decide:
+    """A way is faster than the best constant in at least a share of the domains."""
+
+    def decide(reports: Reports) -> Finding:
+        ratios = reports[name]["report"][way]["domains"]
+        faster = sum(ratio > 1 for ratio in ratios.values())
+        shown = ", ".join(f"{domain} {ratio:.3f}" for domain, ratio in ratios.items())
+        found = find([Figure("", faster / len(ratios))], lambda f: above(f, least - 1e-9))
+        return found._replace(ours=f"{faster} of {len(ratios)} domains: {shown}")
+
+    return decide
