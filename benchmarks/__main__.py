@@ -37,6 +37,11 @@ STUDIES = {
         "benchmarks.adapt.adapt_command",
         "serve streams whose text changes, with every decider of updates",
     ),
+    "bastion": Study(
+        "benchmarks.bastion.bastion_command",
+        "measure BASTION's figures: surrogate, beams, saturation, corrections, published methods, "
+        "calibration, peaks",
+    ),
     "batches": Study(
         "benchmarks.serving.batches_command", "model full engines of a GPU that you don't have"
     ),

@@ -79,13 +79,12 @@ def _at(
 ) -> dict[str, Any]:
     """Run the sweep at one temperature."""
     progress("measuring the times of rounds")
-    rules = [parse_rule(one.options["policy"]) for one in family.policies]
     costs = {}
-    if rules:
-        settings, kinds = timed(options | family.policies[0].options), {one.costs for one in rules}
-        given = {"widths": widths, "device": device, **settings}
-        costs = make_cost_kinds(params, family.drafter, kinds, **given)
-    policies = [_with_policy(one, costs) for one in family.policies]
+    if family.policies:
+        settings = {"widths": widths, "device": device}
+        settings |= timed(options | family.policies[0].options)
+        costs = make_costs_of(params, family, **settings)
+    policies = with_policies(family, costs)
     decodes, watch = _watcher()
     methods = (*family.fixed, *family.beams, *policies)
     runs, compiling = time_decodes(
@@ -93,7 +92,8 @@ def _at(
     )
     progress("tracing rounds")
     # A correction by measured times plays no part here.
-    traced = dict(zip([rule[:2] for rule in rules[::-1]], policies[::-1], strict=True))
+    rules = [parse_rule(one.options["policy"])[:2] for one in family.policies]
+    traced = dict(zip(rules[::-1], policies[::-1], strict=True))
     rounds = [
         one
         for method in reversed(traced.values())
@@ -109,10 +109,24 @@ def _at(
     return about | summarise_sweep(runs, decodes, rounds, prompts, family)
 
 
-def _with_policy(method: Method, costs: dict[str, RoundCosts]) -> Method:
-    rule = parse_rule(method.options["policy"])
-    policy = make_bastion(costs[rule.costs], rule.name, ema=EMA if rule.corrected else 0.0)
-    return Method(method.name, method.options | {"policy": policy})
+def make_costs_of(params, family: Family, **settings: Any) -> dict[str, RoundCosts]:
+    """Make the round costs that the rules of a family's policies name, by their kind.
+
+    Args:
+      settings: see `benchmarks.sweep.cost_kinds.make_cost_kinds`.
+    """
+    kinds = {parse_rule(one.options["policy"]).costs for one in family.policies}
+    return make_cost_kinds(params, family.drafter, kinds, **settings)
+
+
+def with_policies(family: Family, costs: dict[str, RoundCosts]) -> list[Method]:
+    """Return the policies' methods of a family, with policies in place of their rules."""
+    found = []
+    for method in family.policies:
+        rule = parse_rule(method.options["policy"])
+        policy = make_bastion(costs[rule.costs], rule.name, ema=EMA if rule.corrected else 0.0)
+        found.append(Method(method.name, method.options | {"policy": policy}))
+    return found
 
 
 def _plain(costs: RoundCosts) -> dict[str, Any]:

@@ -37,8 +37,9 @@ def summarise_sweep(
     Returns:
       Lists of flat records, see `figures`: `results` and `averages`
       (`jaxspec.bench.report.summary.summarise` and its mean over the domains), `beams` in the same
-      form, `hindsight`, `sizes`, `prediction`, `surrogate` and `best_first_over_beam`; and their
-      input, `decodes` and `rounds`.
+      form, `hindsight`, `sizes`, `prediction`, `surrogate`, `best_first_over_beam` and
+      `over_first_policy`, the other policies over the first; and their input, `decodes` and
+      `rounds`.
     """
     drift = estimate_drift(runs)
     runs = [remove_drift(run, drift) for run in runs]
@@ -59,6 +60,9 @@ def summarise_sweep(
         "prediction": measure_prediction_errors(decodes, domains),
         "surrogate": fit_surrogate(rounds, domains),
         "best_first_over_beam": compare_pairs(t, pairs),
+        "over_first_policy": compare_pairs(
+            t, [(one.name, family.policies[0].name) for one in family.policies[1:]]
+        ),
         "decodes": list(decodes),
         "rounds": list(rounds),
     }

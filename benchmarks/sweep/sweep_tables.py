@@ -61,7 +61,7 @@ def _render_one(one: dict[str, Any]) -> str:
             (
                 "expected against committed tokens of drafted rounds (unit: the round; if exact: were the scores "
                 "exact acceptance probabilities)",
-                _tabulate_surrogate(one["surrogate"]),
+                tabulate_surrogate(one["surrogate"]),
             ),
         ]
     for kind, table in one.get("tables", {}).items():
@@ -75,9 +75,12 @@ def _render_one(one: dict[str, Any]) -> str:
         titled.append(
             (
                 "acceptance length and speed over those of the beam with the same budget",
-                _tabulate_beams(one["best_first_over_beam"]),
+                tabulate_pairs(one["best_first_over_beam"]),
             )
         )
+    if one["over_first_policy"]:
+        title = "acceptance length and speed over those of the first policy"
+        titled.append((title, tabulate_pairs(one["over_first_policy"])))
     parts = [f"{title}\n{table.to_text()}" for title, table in titled]
     aims = tabulate(("aim", "here", "met"), list_aims(one))
     return "\n\n".join([f"=== temperature {one['temperature']:g}", *parts, aims.to_text()])
@@ -172,7 +175,8 @@ def _tabulate_errors(records: Iterable[dict[str, Any]]) -> Table:
     )
 
 
-def _tabulate_surrogate(records: Iterable[dict[str, Any]]) -> Table:
+def tabulate_surrogate(records: Iterable[dict[str, Any]]) -> Table:
+    """Tabulate records of `benchmarks.sweep.predictions.fit_surrogate`."""
     columns = [
         *map(Column, ("policy", "domain", "scores", "rounds")),
         Column("Pearson", with_interval()),
@@ -202,10 +206,11 @@ def _tabulate_costs(table: dict[str, Any]) -> Table:
     return Table(columns, rows)
 
 
-def _tabulate_beams(records: Iterable[dict[str, Any]]) -> Table:
+def tabulate_pairs(records: Iterable[dict[str, Any]]) -> Table:
+    """Tabulate records of `benchmarks.sweep.figures.compare_pairs`."""
     columns = [Column("method"), Column("domain"), Column("length", fixed(2))]
-    columns += [Column("beam's", fixed(2)), Column("ratio", with_interval(3))]
-    columns += [Column("tokens/s", fixed(1)), Column("beam's", fixed(1))]
+    columns += [Column("other's", fixed(2)), Column("ratio", with_interval(3))]
+    columns += [Column("tokens/s", fixed(1)), Column("other's", fixed(1))]
     columns += [Column("ratio", with_interval(3))]
     rows = []
     for r in records:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxspec.cli.shared import learning, options, parse, values
+from jaxspec.cli.shared import asking, learning, options, parse, values
 from jaxspec.core.runtime import distribution
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
     )
     given = {name: getattr(arguments, name) for name in (*_OPTIONS, "template")}
-    print(values.describe_template(arguments), end="")
+    print(asking.describe_template(arguments), end="")
     print("query  tokens/round  tokens/s  version")
     for prompt in prompts:
         session.decode(prompt.content, domain=prompt.domain, **given)
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
 def load_inputs(arguments: argparse.Namespace) -> tuple[Params, list[LabelledPrompt]]:
     """Load the model with its drafters, and the file of prompts."""
     params = values.load_params(arguments)
-    return params, values.read_prompts(arguments, params.tokenizer)
+    return params, asking.read_prompts(arguments, params.tokenizer)
 
 
 def _seconds(event: dict[str, Any]) -> float:

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from jaxspec.call.arguments import check_template
-from jaxspec.cli.shared import options, values
+from jaxspec.cli.shared import asking, options, values
 from jaxspec.core.runtime import interrupts
 from jaxspec.core.runtime.near_miss import choose_one
 
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Read messages and answer them until the end of input."""
     params = values.load_params(arguments)
     chat = Chat(params, values.collect_call(params, arguments), arguments.system)
-    print(f"{values.describe_template(arguments)}{HELP}")
+    print(f"{asking.describe_template(arguments)}{HELP}")
     # A terminal may send a part of a character, of which the rest was erased.
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from jaxspec.cli.shared import options, values
+from jaxspec.cli.shared import asking, options
 
 DIFFERENT = 1
 
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.template and name not in PACKAGED:
         raise ValueError(f"--template: {name} continues texts, in no chat template: leave it out")
     params = jaxspec.load(name, dtype="float32")
-    print(values.describe_template(arguments), end="")
+    print(asking.describe_template(arguments), end="")
     agreed = demo(
         params,
         params.tokenizer,

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from jaxspec.cli.shared import options, parse, values
+from jaxspec.cli.shared import asking, options, parse, values
 
 if TYPE_CHECKING:
     from jaxspec.core.params import Params
@@ -49,11 +49,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     text = _read_prompt(arguments)
     params = values.load_params(arguments)
-    prompt = values.make_prompt(text, arguments, params.tokenizer)
+    prompt = asking.make_prompt(text, arguments, params.tokenizer)
     # Weights then lie as is fastest with a fixed budget too.
     given = values.collect_call(params, arguments) | {"tuner": process_tuner()}
     if not arguments.json:  # to where no text goes
-        print(values.describe_template(arguments), end="", file=sys.stderr)
+        print(asking.describe_template(arguments), end="", file=sys.stderr)
     if arguments.json:
         out = jaxspec.decode(params, prompt, **given)
         report = {"text": out.text, "tokens": out.tokens, "stats": out.stats.to_dict()}

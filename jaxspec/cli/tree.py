@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from jaxspec.cli.shared import options, values
+from jaxspec.cli.shared import asking, options, values
 
 
 def add_command(commands: options.Commands) -> None:
@@ -53,13 +53,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     values.check_folders(arguments, "out")
     params = values.load_params(arguments)
-    prompt = values.make_prompt(arguments.prompt, arguments, params.tokenizer)
+    prompt = asking.make_prompt(arguments.prompt, arguments, params.tokenizer)
     given = values.collect_call(params, arguments)
     if arguments.target and arguments.temperature and arguments.coupled == "on":
         raise ValueError(
             "the draft's scores hold the noise of coupled drafting: give --coupled off"
         )
-    print(values.describe_template(arguments), end="")
+    print(asking.describe_template(arguments), end="")
     out = jaxspec.decode(params, prompt, trace=True, **given)
     number = notebook.find_longest_round(out) if arguments.round is None else arguments.round
     # This refuses a wrong --round before decoding again.

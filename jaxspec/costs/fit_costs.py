@@ -77,13 +77,15 @@ def fit_costs(
     memory = np.asarray(paper_bytes(config, new, cached, itemsize)) / device.bandwidth
     seconds = measured.verify[0].ravel()
     fit = fit_roofline(compute, memory, seconds, weigh_small_forwards(new))
+    bare, fitted = (model.seconds(compute, memory) for model in (RooflineFit(), fit))
     left_out = list(_predict_left_out(new, cached, compute, memory, seconds))
-    errors: dict[str, float | None] = {}
-    for name, model in (("bare", RooflineFit()), ("fit", fit)):
-        predicted = model.seconds(compute, memory)
-        errors[name] = _rms(predicted - seconds)
-        errors["ema" if name == "bare" else "ema_fit"] = _rms(run_ema(predicted, seconds))
-    errors["left_out"] = _rms(np.concatenate(left_out)) if left_out else None
+    errors = {
+        "bare": _rms(bare - seconds),
+        "ema": _rms(run_ema(bare, seconds)),
+        "fit": _rms(fitted - seconds),
+        "ema_fit": _rms(run_ema(fitted, seconds)),
+        "left_out": _rms(np.concatenate(left_out)) if left_out else None,
+    }
     costs = spread_roofline(config, measured, device, itemsize, fit)
     about = measured.about | {
         "verification": "roofline, fitted to measured times",
@@ -94,10 +96,7 @@ def fit_costs(
             "widths": list(measured.widths),
             "contexts": measured.contexts.tolist(),
             "seconds": measured.verify[0].tolist(),
-            "bare": RooflineFit()
-            .seconds(compute, memory)
-            .reshape(measured.verify[0].shape)
-            .tolist(),
+            "bare": bare.reshape(measured.verify[0].shape).tolist(),
         },
     }
     return FittedCosts(dataclasses.replace(costs, about=about), fit, errors)

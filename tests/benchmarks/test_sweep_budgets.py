@@ -369,7 +369,7 @@ def test_a_sweep(monkeypatch, tmp_path):
     traced |= {"raw_variance": 1.0, "corrected_variance": 1.0}
     monkeypatch.setattr(jaxspec, "decode", decode)
     costs = make_costs((1, 4), (64,), (1,), [[1], [2]])
-    monkeypatch.setattr(module, "make_cost_kinds", lambda *_, **__: {"": costs})
+    monkeypatch.setattr(module, "make_costs_of", lambda *_, **__: {"": costs})
     monkeypatch.setattr(
         module, "trace_rounds", lambda *_: [traced | {"prompt": i} for i in range(4)]
     )

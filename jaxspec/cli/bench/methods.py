@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jaxspec.cli.bench import endpoint, latency, outputs, peers, report, serve
-from jaxspec.cli.shared import options, parse, values
+from jaxspec.cli.shared import asking, options, parse, values
 from jaxspec.core.runtime.near_miss import find_near_miss
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
     methods = _parse_methods(arguments, params.spec)
     partners = _find_partners(arguments, methods)
     tokenizer = params.tokenizer
-    prompts = values.read_prompts(arguments, tokenizer)
+    prompts = asking.read_prompts(arguments, tokenizer)
     given, kept = values.collect_decode_options(arguments), outputs.KeptRuns()
     if arguments.template:
         given["template"] = arguments.template
@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     measured["results"] = add_ratios(measured["results"], kept.found, partners)
     measured["settings"] = values.collect_settings(arguments, *outputs.OUTPUTS) | {
-        "chat": uses_template(tokenizer, values.read_chat(arguments)),
+        "chat": uses_template(tokenizer, asking.read_chat(arguments)),
         "methods": {method.name: method.options for method in methods},
     }
     outputs.write_outputs(arguments, measured, kept, tokenizer)

@@ -5,9 +5,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from jaxspec.cli.bench import prompts as bench_prompts
-from jaxspec.cli.shared import options, values
+from jaxspec.cli.shared import asking, options, values
+
+if TYPE_CHECKING:
+    from jaxspec.core.params import Params
+    from jaxspec.io.text.prompt_files import LabelledPrompt
 
 
 def add_command(commands: options.Commands) -> None:
@@ -41,7 +46,6 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxspec.bench.peers import race_peers as peers
     from jaxspec.bench.peers.peer_tables import render_peers
     from jaxspec.call.arguments import check_template
-    from jaxspec.call.text.token_ids import to_ids
     from jaxspec.io.text.prompt_files import uses_template
     from jaxspec.zoo.drafters import drafter_directories
     from jaxspec.zoo.places import resolve_model
@@ -55,12 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     methods = parse_methods(arguments.methods or peers.default_methods(spec), budget=32, spec=spec)
     tokenizer, template = params.tokenizer, arguments.template
     check_template(template, tokenizer)
-    prompts = bench_prompts.read_prompts(arguments, tokenizer)
-    if template:  # all peers are given token ids
-        prompts = [
-            dataclasses.replace(one, content=to_ids(one.content, tokenizer, spec.target, template))
-            for one in prompts
-        ]
+    prompts = _render(bench_prompts.read_prompts(arguments, tokenizer), params, template)
     report = peers.compare_peers(
         params,
         prompts,
@@ -73,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     report["settings"] = {
         "model": Path(arguments.model).name,
-        "chat": uses_template(tokenizer, values.read_chat(arguments)),
+        "chat": uses_template(tokenizer, asking.read_chat(arguments)),
         "template": template,
         "methods": {method.name: method.options for method in methods},
     }
@@ -82,3 +81,15 @@ def run(arguments: argparse.Namespace) -> int:
     if report["note"]:
         print(report["note"])
     return 0
+
+
+def _render(
+    prompts: list[LabelledPrompt], params: Params, template: dict[str, Any] | None
+) -> list[LabelledPrompt]:
+    """Render prompts with variables of the chat template: all peers are given token ids."""
+    from jaxspec.call.text.token_ids import to_ids
+
+    if not template:
+        return prompts
+    given = {"tokenizer": params.tokenizer, "config": params.spec.target, "template": template}
+    return [dataclasses.replace(one, content=to_ids(one.content, **given)) for one in prompts]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from jaxspec.cli.shared import options, parse, values
+from jaxspec.cli.shared import asking, options, parse
 
 if TYPE_CHECKING:
     from jaxspec.io.text.prompt_files import LabelledPrompt
@@ -41,7 +41,7 @@ def read_prompts(
     from jaxspec.zoo.places import PACKAGED
 
     own = DEMO_QUESTIONS if arguments.model in PACKAGED else DEMO_PROMPTS
-    return values.read_prompts(arguments, tokenizer, own)
+    return asking.read_prompts(arguments, tokenizer, own)
 
 
 def collect_options(arguments: argparse.Namespace) -> dict[str, Any]:

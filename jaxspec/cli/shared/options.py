@@ -251,7 +251,7 @@ def add_lookup(parser: argparse.ArgumentParser) -> None:
 
 
 def add_chat(parser: argparse.ArgumentParser) -> None:
-    """Add how chat models are asked the prompts of a file, see `values.read_prompts`."""
+    """Add how chat models are asked the prompts of a file, see `asking.read_prompts`."""
     parser.add_argument(
         "--chat",
         nargs="?",

@@ -1,0 +1,1 @@
+"""BASTION's figures and tables, each a function that returns a report."""
