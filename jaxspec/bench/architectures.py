@@ -22,6 +22,8 @@ from jaxspec.drafters.dspark.network import DSparkConfig
 from jaxspec.drafters.dspark.shapes import init_variables, published_config
 from jaxspec.drafters.eagle3.files import leaves as eagle_leaves
 from jaxspec.drafters.eagle3.network import EagleConfig
+from jaxspec.drafters.griffin.files import leaves as griffin_leaves
+from jaxspec.drafters.griffin.network import GriffinConfig
 from jaxspec.drafters.registry import record_of
 from jaxspec.drafters.specblock.files import leaves as specblock_leaves
 from jaxspec.drafters.specblock.network import SpecBlockConfig
@@ -132,7 +134,7 @@ def swap_drafter(spec: Spec, name: str) -> Spec:
 
     Args:
       spec: from `architecture`.
-      name: `jetspec`, `dspark`, `eagle3` or `specblock`.
+      name: `jetspec`, `dspark`, `eagle3`, `griffin` or `specblock`.
 
     Raises:
       ValueError: there is no such drafter here.
@@ -142,6 +144,7 @@ def swap_drafter(spec: Spec, name: str) -> Spec:
         DRAFTER: lambda _: head,
         "dspark": dspark_config,
         "eagle3": eagle_config,
+        "griffin": _griffin,
         "specblock": _specblock,
     }
     if name not in made:
@@ -160,6 +163,12 @@ def eagle_config(spec: Spec, draft_vocab: int = 32_000) -> EagleConfig:
     target = spec.target
     vocab = draft_vocab if draft_vocab < target.vocab_size else None
     return EagleConfig(**_of_target(spec), qk_norm=False, num_layers=1, draft_vocab_size=vocab)
+
+
+def _griffin(spec: Spec) -> GriffinConfig:
+    sizes = _of_target(spec) | {"feature_layers": (spec.target.num_layers,)}
+    # The authors' sizes, at 8B and elsewhere.
+    return GriffinConfig(**sizes | {"num_kv_heads": spec.target.num_heads}, num_layers=1)
 
 
 def _specblock(spec: Spec, draft_vocab: int = 32_000) -> SpecBlockConfig:
@@ -203,7 +212,11 @@ def _as_structs(tree: Any, dtype: Any) -> Any:
 
 def _init_drafter(config: Any) -> dict[str, Any]:
     """Make the variables of a drafter: zeros, except for those of networks with a Flax `init`."""
-    listed = {EagleConfig: eagle_leaves, SpecBlockConfig: specblock_leaves}
+    listed = {
+        EagleConfig: eagle_leaves,
+        GriffinConfig: griffin_leaves,
+        SpecBlockConfig: specblock_leaves,
+    }
     if type(config) not in listed:
         return init_variables(config) if isinstance(config, DSparkConfig) else init_head(config)
     tree: dict[str, Any] = {}

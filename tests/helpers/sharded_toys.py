@@ -63,7 +63,7 @@ def make_params(family: str, methods: tuple[str, ...] = (), **sizes: int) -> Par
     head, configs, drafters = jnp.zeros((config.hidden_size, config.vocab_size)), {}, {}
     for name in methods:
         options = dataclasses.replace(OPTIONS, kind=name)
-        if name == "draft_model":
+        if name in ("draft_model", "griffin"):
             options = dataclasses.replace(options, feature_layers=None)
         configs[name] = named(name).config(options, config, None)
         init = functools.partial(named(name).init, configs[name], 0, head)

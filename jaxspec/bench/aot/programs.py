@@ -51,7 +51,7 @@ def decode_loop(
 
     Args:
       arch: one of `architectures.ARCHITECTURES`.
-      drafter: `ar`, `jetspec`, `dspark`, `eagle3` or `specblock`.
+      drafter: `ar`, `jetspec`, `dspark`, `eagle3`, `griffin` or `specblock`.
       builder: see `jaxspec.decode`; None is the drafter's default; not read by `ar`.
       budget: see `jaxspec.decode`; not read by `ar`.
       capacity: rows of the caches.

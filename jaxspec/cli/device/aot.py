@@ -36,7 +36,7 @@ def add_command(commands: options.Commands) -> None:
     )
     add(
         "--drafter",
-        help="ar alone; or jetspec, dspark, eagle3 or specblock, beside ar (default: jetspec)",
+        help="ar alone; or jetspec, dspark, eagle3, griffin or specblock, beside ar (default: jetspec)",
     )
     add(
         "--default",

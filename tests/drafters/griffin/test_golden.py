@@ -104,7 +104,8 @@ class Build:
 
     def committed(self, first, count):
         """Pairs `first` to `first + count`, with garbage behind them."""
-        rows = np.minimum(first + np.arange(self.rows), INFER["ids"].shape[1] - 2)
+        most = max(self.rows, self.second)
+        rows = np.minimum(first + np.arange(most), INFER["ids"].shape[1] - 2)
         tokens, features = INFER["ids"], INFER["features"]
         at = (jnp.array([first]), jnp.array([count]))
         return Committed(tokens[:, rows], tokens[:, rows + 1], features[:, rows], *at)

@@ -10,6 +10,7 @@ import pytest
 import training_toys
 
 import jaxspec
+from jaxspec.bench.architectures import abstract_params, architecture, swap_drafter
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.base import Committed, Nodes, TargetHead
 from jaxspec.drafters.griffin.drafter import make_griffin_drafter
@@ -293,3 +294,13 @@ def test_a_short_run_and_its_next_stage(tmp_path):
         ]
         np.testing.assert_array_equal(*texts)
     assert named("griffin").option_group == "griffin"
+
+
+def test_published_sizes_without_weights():
+    """What `bench latency` and `aot` time at 8B has the layout of what is trained."""
+    spec = swap_drafter(architecture("llama-3.1-8b"), "griffin")
+    config = spec.drafter("griffin")
+    assert (config.num_kv_heads, config.feature_layers) == (32, (32,))
+    found = abstract_params(spec).drafters["griffin"]
+    wanted = jax.eval_shape(lambda: init_griffin(config, 0))
+    assert jax.tree.map(jnp.shape, found) == jax.tree.map(jnp.shape, wanted)

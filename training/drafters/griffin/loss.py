@@ -253,8 +253,8 @@ def align_rows(close: jax.Array) -> jax.Array:
       close: bool [n, B, S], whether the true token is among the drafter's best.
     """
     masks = [jnp.ones_like(close[0])]
-    for number, flags in enumerate(close[:-1]):
-        masks.append(jnp.roll(masks[-1], 1, axis=1) & flags if number else flags)
+    for flags in close[:-1]:
+        masks.append(jnp.roll(masks[-1], 1, axis=1) & flags)
     return jnp.stack(masks)
 
 
