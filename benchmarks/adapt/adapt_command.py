@@ -25,6 +25,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--arms", type=parse.parse_names, help="comma-separated deciders (default: all)")
     add("--queries", type=int, default=200, help=f"prompts per domain {default}")
+    add("--passes", type=int, default=4, help=f"times that passes repeats its prompts {default}")
     add("--seeds", type=int, default=5, help=f"number of streams {default}")
     add("--limit", type=int, help="prompts per domain that are read (default: all)")
     learning.add_sizes(parser)
@@ -60,6 +61,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="REPEATS",
         help="instead, time gradient steps and tests on the evidence of the prompts so many times",
     )
+    add(
+        "--layers",
+        type=int,
+        help="for --updates: of a drafter with random weights and the model's widths, instead of a "
+        "trained one",
+    )
     options.add_json_file(parser)
     add(
         "--keep",
@@ -78,6 +85,8 @@ def run(arguments: argparse.Namespace) -> tuple[Any, str]:
     if arguments.prompts is None:
         raise ValueError("adapt needs prompts of two domains or more: give --prompts FILE")
     distribution.require("train", "optax")
+    if arguments.layers is not None and arguments.updates is None:
+        raise ValueError("--layers is for --updates: give both, or neither")
     if arguments.evidence is not None or arguments.updates is not None:
         return _run_costs(arguments)
     from benchmarks.adapt.adapt_plot import plot_windows
@@ -95,6 +104,7 @@ def run(arguments: argparse.Namespace) -> tuple[Any, str]:
         stream=arguments.stream,
         arms=arguments.arms or ARMS,
         queries=arguments.queries,
+        passes=arguments.passes,
         seeds=arguments.seeds,
         options=sizes,
         decode=_collect_options(arguments),
@@ -126,6 +136,10 @@ def _run_costs(arguments: argparse.Namespace) -> tuple[Any, str]:
         raise ValueError(f"{name} makes neither --plot, --report nor --keep: leave them out")
     sizes = learning.read_sizes(arguments)
     params, prompts = load_inputs(arguments)
+    if arguments.layers is not None:
+        from benchmarks.adapt.random_drafter import add_random_drafter
+
+        params = add_random_drafter(params, arguments.layers)
     measure = measure_evidence if evidence else measure_updates
     report = measure(
         params,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.adapt.kept_runs import KeptRuns, Record, digest_prompts
-from benchmarks.adapt.streams import Item, make_stream
+from benchmarks.adapt.streams import PASSES, Item, make_stream
 from jaxspec.adapt import AdaptiveSession, AdaptOptions, Decider, make_decider
 from jaxspec.adapt.actions import ACTIONS, SKIP
 from jaxspec.adapt.deciders import DECIDERS, Decision
@@ -25,6 +25,8 @@ from jaxspec.io.text.prompt_files import LabelledPrompt
 from jaxspec.tuner.tuner import tune
 
 ARMS = tuple(DECIDERS)
+# What an event says of the work; runs of a file that were counted in another way say other things.
+COUNTED = ("passes", "reads", "steps", "redrafts", "anchored")
 
 
 def measure_adapt(
@@ -35,6 +37,7 @@ def measure_adapt(
     stream: str = "blocks",
     arms: Sequence[str] = ARMS,
     queries: int = 200,
+    passes: int = PASSES,
     seeds: int = 5,
     probes: int = 8,
     options: AdaptOptions | None = None,
@@ -47,7 +50,7 @@ def measure_adapt(
 
     Args:
       drafter: its name; None: the default one.
-      stream, queries: see `make_stream`.
+      stream, queries, passes: see `make_stream`.
       seeds: number of streams.
       probes: prompts of the first block that are decoded again at the end, to see what was
         forgotten.
@@ -70,10 +73,12 @@ def measure_adapt(
     deciders = [make_decider(arm) for arm in arms]
     options, given = options or AdaptOptions(), {"policy": None, "budget": 16} | (decode or {})
     # Before anything compiles, since they may be refused.
-    streams = [make_stream(stream, prompts, queries, seed) for seed in range(seeds)]
+    streams = [make_stream(stream, prompts, queries, seed, passes) for seed in range(seeds)]
     drafter = drafter or params.spec.default_drafter
     settings = {"stream": stream, "queries": queries, "decode": given, "drafter": drafter}
+    settings |= {"passes": passes} if stream == "passes" else {}
     made_of = {
+        "counted": COUNTED,
         "probes": probes,
         "options": dataclasses.asdict(options),
         "prompts": digest_prompts(prompts),
@@ -137,7 +142,7 @@ def draw_turns(arms: Sequence[str], queries: int, seed: int) -> list[list[str]]:
 
 def _describe(session: AdaptiveSession, items: Sequence[Item]) -> list[Record]:
     """Return what a report needs of every query."""
-    names = "tokens", "rounds", "passes", "version"
+    names = "tokens", "rounds", "passes", "reads", "version"
     names += tuple(f"{part}_seconds" for part in ("decode", "evidence", "update"))
     found = []
     for event, item in zip(session.events, items, strict=True):
@@ -146,7 +151,7 @@ def _describe(session: AdaptiveSession, items: Sequence[Item]) -> list[Record]:
         if "judged" in event:
             one |= {"judged": event["judged"], "loads": event["loads"]}
         if "update" in event:
-            one |= {"update": event["update"], "steps": event["steps"]}
+            one |= {name: event[name] for name in ("update", "steps", "redrafts", "anchored")}
         found.append(one)
     return found
 

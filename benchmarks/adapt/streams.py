@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxspec.call.arguments import check_count
 from jaxspec.core.runtime.near_miss import choose_one
 from jaxspec.io.text.prompt_files import LabelledPrompt
 
 STREAMS = ("blocks", "shuffled", "passes", "returning", "identifiers")
+MIXED = ("shuffled", "passes")  # these may have one domain
 PASSES = 4
 _NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]{3,}")
 
@@ -31,32 +33,35 @@ class Item(NamedTuple):
 
 
 def make_stream(
-    name: str, prompts: Sequence[LabelledPrompt], queries: int, seed: int
+    name: str, prompts: Sequence[LabelledPrompt], queries: int, seed: int, passes: int = PASSES
 ) -> list[Item]:
     """Make a stream; equal seeds make equal streams.
 
     Args:
       name: `blocks`: the domains one after the other, `queries` prompts each. `shuffled`: the same
-        prompts in a random order. `passes`: these again and again, `PASSES` times in all, each a
-        block. `returning`: the first domain, the second, the first again, with
+        prompts in a random order. `passes`: these again and again, `passes` times in all, each a
+        block (SpecBlock, table 5: 1 to 8). `returning`: the first domain, the second, the first again, with
         other prompts. `identifiers`: the first domain, then the few prompts of the second that
         share most identifiers with one of them, again and again.
       prompts: from `read_prompts`; a domain with too few is repeated.
 
     Raises:
-      ValueError: unknown name, or too few domains.
+      ValueError: unknown name, too few domains, or no pass.
     """
     if name not in STREAMS:
         raise ValueError(f"unknown stream {name!r}: {choose_one(name, STREAMS)}")
+    check_count("passes", passes)
     random = np.random.default_rng([42, seed])
     domains = list(dict.fromkeys(prompt.domain for prompt in prompts))
-    if len(domains) < 2:
-        raise ValueError("the prompts have a single domain: give a file with two or more")
+    if len(domains) < 2 and name not in MIXED:
+        raise ValueError(
+            f"the prompts have a single domain: give a file with two or more, or {' or '.join(MIXED)}"
+        )
     own = {
         domain: [prompt.content for prompt in prompts if prompt.domain == domain]
         for domain in domains
     }
-    if name in ("blocks", "shuffled", "passes"):
+    if name in ("blocks", *MIXED):
         blocks = [(domain, _draw(own[domain], queries, random)) for domain in domains]
     elif name == "returning":
         first = _draw(own[domains[0]], 2 * queries, random)
@@ -75,11 +80,11 @@ def make_stream(
         for number, (domain, contents) in enumerate(blocks)
         for content in contents
     ]
-    if name not in ("shuffled", "passes"):
+    if name not in MIXED:
         return items
     mixed = [items[i] for i in random.permutation(len(items))]
-    passes = range(PASSES if name == "passes" else 1)
-    return [item._replace(block=number) for number in passes for item in mixed]
+    turns = range(passes if name == "passes" else 1)
+    return [item._replace(block=number) for number in turns for item in mixed]
 
 
 def find_cluster(contents: Sequence[Any], size: int, random: np.random.Generator) -> list[Any]:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.adapt.modelled import Model
-from jaxspec.adapt.updates import POSITIONS
+from jaxspec.adapt.prices import price_work
+from jaxspec.adapt.work import POSITIONS, Work
 from jaxspec.bench.report.table import Column, Table, fixed, percent, show_value, with_interval
 from jaxspec.core.bootstrap import bound_ratio, resample_prompts
 
@@ -61,7 +62,24 @@ def summarise(report: Record, model: Model) -> Record:
         }
         summary.append(one)
     windows = {arm: _windows([r for r in runs if r["arm"] == arm]) for arm in report["arms"]}
-    return report | {"summary": summary, "windows": windows, "model": vars(model)}
+    more = {"windows": windows, "along": trace_speeds(report, clocks["modelled"])}
+    return report | {"summary": summary, **more, "model": vars(model)}
+
+
+def trace_speeds(report: Record, clock: Callable[[Record], float]) -> dict[str, list[float]]:
+    """Return each arm's speed over `never` from the first query up to every one, over all seeds.
+
+    Nothing is returned for reports without `never`. At the ends of passes these are the speeds of
+    one pass, two, and so on (SpecBlock, table 5).
+    """
+    passed: dict[str, np.ndarray] = {}
+    for arm in report["arms"]:
+        own = [run["queries"] for run in report["runs"] if run["arm"] == arm]
+        length = min(map(len, own))
+        each = np.array([[clock(query) for query in one[:length]] for one in own])
+        passed[arm] = each.sum(0).cumsum()
+    never = passed.get("never")
+    return {} if never is None else {arm: (never / own).tolist() for arm, own in passed.items()}
 
 
 def count_seconds(query: Record) -> float:
@@ -74,7 +92,7 @@ def model_seconds(model: Model) -> Callable[[Record], float]:
 
     def seconds(query: Record) -> float:
         steps = _steps(query, model.step_seconds, POSITIONS) if "update" in query else 0.0
-        tests = query["passes"] * model.pass_seconds(POSITIONS)
+        tests = price_work(model, Work(query["passes"], query["reads"]))
         loads = query.get("loads", 0) * model.load_seconds
         return query["rounds"] * model.round_seconds + tests + loads + steps
 
@@ -97,7 +115,8 @@ def aside_seconds(model: Model) -> Callable[[Record], float]:
 
 
 def _steps(query: Record, cost: Callable[..., float], *arguments: int) -> float:
-    return query["steps"] * cost(query["update"]["action"], *arguments)
+    ran = query["redrafts"], query["anchored"]
+    return query["steps"] * cost(query["update"]["action"], *arguments, *ran)
 
 
 def _pace(queries: Sequence[Record]) -> float:

@@ -23,6 +23,7 @@ from jaxspec.adapt.publish import hash_weights
 from jaxspec.adapt.served import Served, check_drafter, copy_drafter
 from jaxspec.adapt.turns import OwnDevice, Turns
 from jaxspec.adapt.updates import is_finite, make_trainer
+from jaxspec.adapt.work import Steps, Work
 from jaxspec.call.arguments import check_seed
 from jaxspec.core.params import Params
 from jaxspec.core.runtime.compilations import compile_seconds
@@ -154,15 +155,15 @@ class Adaptation:
 
     def learn(self, decoded: Decoded) -> None:
         """Gather a query's evidence, ask the decider and do what it says."""
-        began, passes = self.clock(), self.trainer.passes
+        began, before = self.clock(), self.trainer.work
         numbers = self.buffers.add(decoded.segments) if self.gathers else []
         if numbers and (self.decider.reads_error or self.decider.gated):
             self.rehearse("test", lambda: self.trainer.rehearse_test(self.buffers.ring))
         query = self._describe(numbers, decoded)
         first_prices = self._price_updates(query)
         gathered = self.clock() - began
-        passes = self.trainer.passes - passes
-        counted = self._meter.count_query(query.rounds, decoded.seconds, gathered, passes)
+        work = self.trainer.work - before
+        counted = self._meter.count_query(query.rounds, decoded.seconds, gathered, work)
         query = query._replace(seconds=counted, prices=first_prices)
         self.state, decision = self.decider.decide(self.state, query)
         self.gathers = self.decider.learns and decision.gather
@@ -175,7 +176,7 @@ class Adaptation:
             "error": query.error,
             "decode_seconds": decoded.seconds,
             "evidence_seconds": gathered,
-            "passes": passes,
+            **dataclasses.asdict(work),
             "decision": list(decision),
             "restored": decision.restore,
         }
@@ -234,7 +235,7 @@ class Adaptation:
 
     def _elect(self, decision: Decision, event: Event) -> None:
         """Compare versions on the evidence of a text, and let the elected one decode."""
-        passes, first = self.trainer.passes, self._firsts.get(decision.judge_since, 0)
+        before, first = self.trainer.work, self._firsts.get(decision.judge_since, 0)
         chosen = self.buffers.newest(self.options.tested, first)
         found = self._served.versions.load(decision.judge, self.version, self.trainer.start)
         if not found or not len(chosen):
@@ -242,12 +243,12 @@ class Adaptation:
         trained = max(self.buffers.oldest, first) < self._trained
         flips = self.trainer.compare(found, self.buffers.ring, chosen, trained)
         self.state, elected = self.decider.elect(self.state, flips)
-        passes = self.trainer.passes - passes
+        work = self.trainer.work - before
         judged = {version: each._asdict() for version, each in flips.items()}
         loads = sum(version > 0 for version in found)  # the first one is on the device
         event |= {"judged": judged, "restored": elected, "loads": loads}
-        event["passes"] += passes
-        self._meter.count_comparison(passes, loads)
+        _add_work(event, work)
+        self._meter.count_comparison(work, loads)
         if elected is not None:
             self._served.choose(elected, found[elected])
             self._served.serve(self.queries, self.state)
@@ -256,9 +257,9 @@ class Adaptation:
         """Train on entries of the ring, tell the decider, and publish what is good."""
         given = action, self.buffers.ring, chosen, self.decider
         self.rehearse(action, lambda: self.trainer.rehearse(*given))
-        began, compiled, passes = self.clock(), compile_seconds(), self.trainer.passes
+        began, compiled, before = self.clock(), compile_seconds(), self.trainer.work
         tested = np.union1d(chosen, self.buffers.newest(self.options.tested))
-        good, flips, steps = self.trainer.update(
+        good, flips, count = self.trainer.update(
             action, self.buffers.ring, chosen, tested, self.decider
         )
         self._trained = self.buffers.written
@@ -267,13 +268,15 @@ class Adaptation:
             self._served.undo()
         if good:
             self._served.add()
-        version, passes = self.version if good else None, self.trainer.passes - passes
+        version, work = self.version if good else None, self.trainer.work - before
+        steps = Steps(action, count, self.trainer.redrafts(action), self.decider.anchored)
         # Only the first update of an action compiles; that says nothing of what the next ones cost.
         measured = self.clock() - began - (compile_seconds() - compiled)
-        seconds = self._meter.count_update(action, measured, steps, passes)
+        seconds = self._meter.count_update(measured, steps, work)
         update = UpdateResult(action, seconds, *flips, version)
-        event |= {"update": update._asdict(), "segments": len(chosen), "steps": steps}
-        event["passes"] += passes
+        event |= {"update": update._asdict(), "segments": len(chosen), "steps": count}
+        event |= {"redrafts": steps.redrafts, "anchored": steps.anchored}
+        _add_work(event, work)
         # Before the version is written: a session that is resumed there knows what became of it.
         self.state = self.decider.observe(self.state, update)
         if good:
@@ -297,3 +300,8 @@ class Adaptation:
             given = self.trainer, self.buffers.ring, self.options.tested, steps, self._meter.prices
             self._first_prices = price_updates(*given)
         return self._first_prices
+
+
+def _add_work(event: Event, work: Work) -> None:
+    for name, count in dataclasses.asdict(work).items():
+        event[name] += count

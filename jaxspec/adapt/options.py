@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from jaxspec.adapt.actions import ACTIONS
 from jaxspec.adapt.deciders.base import ROOM
 from jaxspec.adapt.learning.cut import SegmentShape
-from jaxspec.adapt.learning.learner import LearnerOptions
+from jaxspec.adapt.learning.optimize import LearnerOptions
 
 
 @dataclasses.dataclass(frozen=True)

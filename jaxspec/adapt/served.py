@@ -160,8 +160,7 @@ class Served:
         arrays, record = found
         check_record(record, self._identity, state, self.files)
         self.version = record["version"]
-        self.trainer.train = self.trainer.train._replace(**arrays["train"])
-        self.trainer.start = arrays["start"]
+        self.trainer.resume(self.trainer.train._replace(**arrays["train"]), arrays["start"])
         self.versions.resume(self.version, self.trainer.train.theta, record["published"])
         self._publish()
         return record["queries"], record["decider"]

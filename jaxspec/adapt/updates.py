@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxspec.adapt.actions import HEAD
 from jaxspec.adapt.deciders.base import Decider
 from jaxspec.adapt.gate import Flips, count_flips
-from jaxspec.adapt.learning.learner import Learner, LearnerOptions, Train, make_learner
+from jaxspec.adapt.learning.learner import Learner, make_learner
+from jaxspec.adapt.learning.optimize import LearnerOptions, Train
 from jaxspec.adapt.learning.segments import Segments
+from jaxspec.adapt.learning.trunk import KeptOutputs
 from jaxspec.adapt.publish import copy_weights
 from jaxspec.adapt.turns import OwnDevice, Turns
+from jaxspec.adapt.work import POSITIONS, Work
 from jaxspec.core.params import Params
 from jaxspec.core.runtime.compilations import compilations
 
-# Positions of a pass or a gradient step, as both are counted.
-POSITIONS = 128
 NO_FLIPS = Flips(0, 0, 0, 0)
 
 
@@ -35,8 +37,9 @@ class Trainer:
       start: the weights before deployment, float32.
       rest: the drafter's variables that are not trained.
       target: the target's variables.
-      passes: forward passes over a batch of segments so far, for tests and errors; one that reads
-        more than `POSITIONS` positions counts as several.
+      own, before: outputs of the trunk of `train` and of that of `start`, see `learning.trunk`.
+        Both are the same until a trunk is trained.
+      work: what was computed so far for tests, errors and outputs that are kept.
       turns: who else may use the device between two passes or gradient steps.
     """
 
@@ -45,8 +48,14 @@ class Trainer:
     start: Any
     rest: dict[str, Any]
     target: Any
-    passes: int = 0
+    own: KeptOutputs
+    before: KeptOutputs
+    work: Work = Work()
     turns: Turns = dataclasses.field(default_factory=OwnDevice)
+
+    def redrafts(self, action: str) -> bool:
+        """Whether steps of an action draft segments again, and so run the trunk."""
+        return action != HEAD or self.learner.head is None
 
     def update(
         self, action: str, ring: Segments, chosen: np.ndarray, tested: np.ndarray, decider: Decider
@@ -58,23 +67,15 @@ class Trainer:
           no test), and the number of steps. A refused update leaves weights and moments as they
           were.
         """
-        gated = decider.gated
+        gated, own = decider.gated, self.own
         kept = jax.tree.map(jnp.copy, self.train) if gated else None
         before = self._hits(ring, tested) if gated else None
         size = self.learner.options.batch
         batches = [chosen[at : at + size] for at in range(0, len(chosen), size)]
         steps = len(batches) if decider.steps is None else decider.steps
+        take = self._make_step(action, ring, chosen, decider.anchored)
         for step in range(steps):
-            self.train, _ = self.learner.step(
-                self.train,
-                action,
-                self.start,
-                self.rest,
-                self.target,
-                ring,
-                batches[step % len(batches)],
-                anchored=decider.anchored,
-            )
+            self.train, _ = take(batches[step % len(batches)])
             self.turns.pause(self.train)
         if not gated:
             jax.block_until_ready(self.train)
@@ -82,8 +83,35 @@ class Trainer:
         held = np.asarray(ring.held)[tested]
         flips = count_flips(before, self._hits(ring, tested), held)
         if flips.z <= 0:
-            self.train = kept
+            self.train, self.own = kept, own
         return flips.z > 0, flips, steps
+
+    def _make_step(
+        self, action: str, ring: Segments, chosen: np.ndarray, anchored: bool
+    ) -> Callable[[np.ndarray], tuple[Train, Any]]:
+        """Return what takes a gradient step on a batch of the segments `chosen`."""
+        learner, given = self.learner, (self.start, self.rest)
+        if self.redrafts(action):
+            self.own = KeptOutputs()  # the trunk moves
+            given = *given, self.target, ring
+            return lambda batch: learner.step(self.train, action, *given, batch, anchored)
+        own = self._keep(self.own, self.train.theta, ring, chosen)
+        before = self._keep(self.before, self.start, ring, chosen) if anchored else own
+        given = *given, ring, (own, before)
+        return lambda batch: learner.head.step(self.train, *given, batch, anchored)
+
+    def _keep(
+        self, outputs: KeptOutputs, theta: Any, ring: Segments, chosen: np.ndarray
+    ) -> jax.Array:
+        """Draft those of the segments `chosen` whose outputs are not kept; return all, [N, W, E]."""
+        missing, size = outputs.find_missing(ring, chosen), self.learner.options.batch
+        for at in range(0, len(missing), size):
+            given = theta, self.rest, self.target, ring, outputs.rows, missing[at : at + size]
+            outputs.rows = self.learner.head.draft(*given)
+            self.work += Work(passes=1)
+            self.turns.pause(outputs.rows)
+        outputs.remember(ring, missing)
+        return outputs.rows
 
     def compare(
         self, versions: Mapping[int, Any], ring: Segments, chosen: np.ndarray, trained: bool
@@ -107,25 +135,38 @@ class Trainer:
 
     def error(self, ring: Segments, chosen: np.ndarray) -> float:
         """Sum 1 - r over the rejected positions of segments, see `deciders.base.Query`."""
-        judged = self._judge(self.train.theta, ring, chosen, ring.reject)[1]
+        judged = self._read(ring, chosen, ring.reject)[1]
         return float(((1 - judged) * np.asarray(ring.reject)[chosen]).sum())
 
-    def time_pass(self, ring: Segments, wanted: jax.Array) -> float:
+    def time_pass(self, ring: Segments, wanted: jax.Array) -> tuple[float, float]:
         """Time a pass over one batch of segments, in seconds; one that compiles is run again.
 
         Args:
-          wanted: [N, Q, D] of the ring, positions that it reads.
+          wanted: [N, Q, D] of the ring, positions that it reads: `held`, `reject` or `weight`.
+
+        Returns:
+          Seconds of the pass, and those of it that it takes if outputs are kept already.
         """
         some = np.arange(self.learner.options.batch) % ring.token.shape[0]
-        began, compiled = 0.0, -1
+        own, keeps = self.own, self.learner.head is not None
+        began = kept = 0.0
+        compiled = -1
         while compiled != compilations():
-            began, compiled = self.turns.clock(), compilations()
-            self._judge(self.train.theta, ring, some, wanted)
-        return self.turns.clock() - began
+            compiled, self.own = compilations(), KeptOutputs()
+            began = self.turns.clock()
+            self._read(ring, some, wanted)
+            kept = self.turns.clock()
+            if keeps:
+                self._read(ring, some, wanted)
+        ended, self.own = self.turns.clock(), own
+        return kept - began, (ended if keeps else kept) - (kept if keeps else began)
 
     def rehearse_test(self, ring: Segments) -> None:
-        """Run a pass as tests do, which compiles it."""
-        dataclasses.replace(self, turns=OwnDevice()).time_pass(ring, ring.held)
+        """Run passes as tests and comparisons do, which compiles them."""
+        twin = dataclasses.replace(self, turns=OwnDevice())
+        twin.time_pass(ring, ring.held)
+        if self.learner.head is not None:
+            twin._judge(self.train.theta, ring, np.zeros(1, np.int64), ring.held)
 
     def rehearse(self, action: str, ring: Segments, chosen: np.ndarray, decider: Decider) -> None:
         """Make a short update of copies, which compiles what updates run, and change nothing."""
@@ -138,24 +179,54 @@ class Trainer:
         """Go back to weights, and forget the moments."""
         theta = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), theta)
         self.train = Train(theta, self.learner.fresh_moments(theta))
+        self.own = KeptOutputs()
+
+    def resume(self, train: Train, start: Any) -> None:
+        """Go on with what another trainer carried."""
+        self.train, self.start = train, start
+        self.own, self.before = KeptOutputs(), KeptOutputs()
 
     def _hits(self, ring: Segments, chosen: np.ndarray) -> np.ndarray:
         """Return whether the drafter is right at held-out positions, bool [n, Q, D]."""
-        return self._judge(self.train.theta, ring, chosen, ring.held)[0]
+        return self._read(ring, chosen, ring.held)[0]
+
+    def _read(
+        self, ring: Segments, chosen: np.ndarray, wanted: jax.Array
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Judge the weights in training, from kept outputs if there may be any.
+
+        Args:
+          wanted: some of `ring.held`, `ring.reject` and `ring.weight`.
+        """
+        if self.learner.head is None:
+            return self._judge(self.train.theta, ring, chosen, wanted)
+        outputs = self._keep(self.own, self.train.theta, ring, chosen)
+        self.work += Work(reads=self._count(chosen, wanted))
+        given = self.train.theta, self.rest, ring, outputs
+        return self._in_turns(lambda some: self.learner.head.read(*given, some, wanted), chosen)
+
+    def _in_turns(
+        self, read: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], chosen: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Read the segments `chosen` batch by batch; others may use the device in between."""
+        size, found = self.learner.options.batch, []
+        for at in range(0, len(chosen), size):
+            found.append(read(chosen[at : at + size]))
+            self.turns.pause(found[-1])
+        hits, chances = zip(*found, strict=True)
+        return np.concatenate(hits), np.concatenate(chances)
+
+    def _count(self, chosen: np.ndarray, wanted: jax.Array) -> int:
+        """Count passes over segments."""
+        batches = math.ceil(len(chosen) / self.learner.options.batch)
+        return max(batches, math.ceil(float(np.asarray(wanted)[chosen].sum()) / POSITIONS))
 
     def _judge(
         self, theta: Any, ring: Segments, chosen: np.ndarray, wanted: jax.Array
     ) -> tuple[np.ndarray, np.ndarray]:
-        size, found = self.learner.options.batch, []
-        batches = [chosen[at : at + size] for at in range(0, len(chosen), size)]
-        read = float(np.asarray(wanted)[chosen].sum())
-        self.passes += max(len(batches), math.ceil(read / POSITIONS))
-        for batch in batches:
-            given = theta, self.rest, self.target, ring, batch, wanted
-            found.append(self.learner.judge(*given))
-            self.turns.pause(found[-1])
-        hits, chances = zip(*found, strict=True)
-        return np.concatenate(hits), np.concatenate(chances)
+        self.work += Work(passes=self._count(chosen, wanted))
+        given = theta, self.rest, self.target, ring
+        return self._in_turns(lambda some: self.learner.judge(*given, some, wanted), chosen)
 
 
 @jax.jit
@@ -177,4 +248,6 @@ def make_trainer(params: Params, drafter: str, options: LearnerOptions) -> Train
     learner = make_learner(spec.drafter(drafter), spec.target, options)
     train = learner.begin(variables["params"])
     rest = {name: value for name, value in variables.items() if name != "params"}
-    return Trainer(learner, train, copy_weights(train.theta), rest, dict(params.target))
+    outputs = KeptOutputs()
+    given = learner, train, copy_weights(train.theta), rest, dict(params.target)
+    return Trainer(*given, own=outputs, before=outputs)

@@ -62,8 +62,8 @@ class Proposal(NamedTuple):
         that cannot be drafted. Slot k > 1 is conditioned on the drafter's greedy tokens in the
         slots before it, or on none.
       classes: int32 [B, M, K], each slot's rank class, below `Drafter.rank_classes`; or None.
-      hidden: [B, M, K, E], the hidden states that are projected to logits; None if the drafter
-        does not return them.
+      hidden: [B, M, K, E], the hidden states that are projected to logits, what `Drafter.project`
+        reads; None if the drafter does not return them.
       confidence: float32 [B, M, K], logit that the token which the drafter takes at a slot is
         accepted, given that the tokens before it were; None if the drafter does not judge itself.
       class_logits: float32 [B, M, K, rank_classes], what `classes` are the best of, for training;
@@ -114,6 +114,9 @@ class Drafter(NamedTuple):
       confident: whether there is a `Proposal.confidence`.
       look_ahead: (params, scratch of `start`) -> Lookahead; None for drafters whose distributions
         depend on more than a node's depth and token.
+      project: (params, hidden [..., E] of `Proposal`) -> (logits [..., D] of the draft vocabulary,
+        class logits [..., rank_classes] or None), the output projections of a drafter that has its
+        own; None if it borrows the target's, or has another one for every slot.
       remember: (state, scratch) -> state, after the last step of a round, for drafters that compare
         what they proposed with what `absorb` sees; None: rounds leave nothing to remember.
     """
@@ -128,6 +131,7 @@ class Drafter(NamedTuple):
     rank_classes: int = 0
     confident: bool = False
     look_ahead: Callable[..., Lookahead] | None = None
+    project: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array | None]] | None = None
     remember: Callable[[Any, Any], Any] | None = None
 
 

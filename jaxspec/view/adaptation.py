@@ -15,7 +15,7 @@ def plot_events(events: Sequence[dict[str, Any]], path: Path) -> None:
     Args:
       events: of `jaxspec.adapt.AdaptiveSession`.
     """
-    figure, axes, pyplot = new_figure()
+    figure, (axes,), pyplot = new_figure()
     paces = [event["tokens"] / max(event["rounds"], 1) for event in events]
     axes.plot(paces, ".", color="0.7")
     width = min(16, max(len(paces) // 4, 1))
@@ -34,14 +34,15 @@ def plot_events(events: Sequence[dict[str, Any]], path: Path) -> None:
     save_figure(figure, path, pyplot)
 
 
-def new_figure() -> tuple[Any, Any, Any]:
-    """Return (figure, axes, pyplot) of a wide picture that no window shows."""
+def new_figure(rows: int = 1) -> tuple[Any, Any, Any]:
+    """Return (figure, axes of every row, pyplot) of a wide picture that no window shows."""
     import matplotlib
 
     matplotlib.use("agg")
     import matplotlib.pyplot as pyplot
 
-    return *pyplot.subplots(figsize=(8, 4)), pyplot
+    figure, axes = pyplot.subplots(rows, figsize=(8, 4 * rows), squeeze=False)
+    return figure, axes[:, 0], pyplot
 
 
 def save_figure(figure: Any, path: Path, pyplot: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from jaxspec.adapt.actions import check_unshared, merge_leaves, select_leaves
 from jaxspec.adapt.learning.learner import make_learner
-from jaxspec.adapt.learning.objective import _compare, _diverge, average_loss, judge
+from jaxspec.adapt.learning.objective import average_loss, compare, diverge, find_aims, judge
 from jaxspec.adapt.learning.segments import Segments, take_segments
 from jaxspec.adapt.publish import copy_weights, hash_weights, publish, sum_bits
 from jaxspec.core.runtime.compilations import compilations
@@ -176,8 +176,16 @@ def test_terms_are_those_of_their_formulas():
         reject=none,
         weight=none + 1,
         held=none,
+        number=jnp.zeros(1, jnp.int32),
     )
-    found, _ = _compare(one, jnp.zeros(1, jnp.int32), 0, jnp.asarray(q), None)
+    aims = find_aims(one, jnp.zeros(1, jnp.int32), 0, 2)
+    found, _ = compare(aims, jnp.asarray(q), None)
+    # The same from logits of the draft vocabulary alone.
+    drafted = np.delete(np.arange(vocab), outside).astype(np.int32)
+    classes = jnp.asarray(random.normal(size=(1, 2, 4)), jnp.float32)
+    whole = compare(aims, jnp.asarray(q), classes)
+    reduced = compare(aims, jnp.asarray(q[..., drafted]), classes, jnp.asarray(drafted))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), whole, reduced)
     said = np.exp(q) / np.exp(q).sum(-1, keepdims=True)
     for d in range(2):
         row, ours = 1 + d, said[0, d]
@@ -194,7 +202,7 @@ def test_terms_are_those_of_their_formulas():
         before = np.exp(q0[0, d]) / np.exp(q0[0, d]).sum()
         known = [v for v in range(vocab) if v not in outside]
         kl = sum(ours[v] * np.log(ours[v] / before[v]) for v in known)
-        np.testing.assert_allclose(_diverge(q, q0)[0, d], kl, rtol=1e-4)
+        np.testing.assert_allclose(diverge(q, q0)[0, d], kl, rtol=1e-4)
 
 
 @pytest.mark.thorough

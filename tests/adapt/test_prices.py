@@ -79,20 +79,44 @@ def test_first_updates_are_priced_once_there_is_a_batch():
     assert True in priced and False in priced
 
 
-def test_first_updates_are_priced_by_a_pass_over_one_batch():
+@pytest.mark.parametrize(
+    ("keeps", "read", "head", "full"),
+    # Tests of ten segments are three batches, twice; each of eight steps takes three passes. Half as
+    # many rounds are tested as trained on, in the batch that is timed.
+    [
+        (False, 0.5, 0.5 * 24 + 0.25 * 6, 0.5 * 24 + 0.25 * 6),
+        # A read takes 0.1 of the 0.5, and the trunk the rest: once, or for a full update twice.
+        (True, 0.1, 0.1 * 24 + 3 * 0.2 + 6 * 0.05, 0.5 * 24 + 6 * 0.2 + 6 * 0.05),
+    ],
+)
+def test_first_updates_are_priced_by_a_pass_over_one_batch(keeps, read, head, full):
     class Fake:
         learner = SimpleNamespace(options=SimpleNamespace(batch=4))
 
+        def redrafts(self, action):
+            return action == "full" or not keeps
+
         def time_pass(self, ring, wanted):
             assert wanted is ring.weight
-            return 0.5
+            return 0.5, read
 
-    # Tests of ten segments are three batches, twice; each of eight steps takes three passes. Half
-    # as many rounds are tested as trained on, in the batch that is timed.
     held, weight = np.zeros((2, 6, 8, 3))
     held[:4, :2, 1], held[4:], weight[:4, :4, :2] = 1, 1, 0.3
     priced = price_updates(Fake(), SimpleNamespace(held=held, weight=weight), 10, 8, None)
-    assert priced == {"head": 0.5 * 24 + 0.25 * 6, "full": 0.5 * 24 + 0.25 * 6}
+    assert priced == {"head": pytest.approx(head), "full": pytest.approx(full)}
+
+
+def test_first_updates_from_kept_outputs_are_priced_by_a_model():
+    """Eight steps of 0.3 instead of 3 s; three passes of the trunk, and six reads of a tenth."""
+    fake = SimpleNamespace(
+        learner=SimpleNamespace(options=SimpleNamespace(batch=4)),
+        redrafts=lambda action: action == "full",
+    )
+    priced = price_updates(fake, None, 10, 8, toys.Priced(2.0, 3.0, 0.5))
+    assert priced == {
+        "head": pytest.approx(8 * 0.3 + 3 * 0.5 + 6 * 0.05),
+        "full": pytest.approx(8 * 3.0 + 6 * 0.5 + 6 * 0.05),
+    }
 
 
 def test_a_pass_that_compiles_is_timed_again(monkeypatch):
@@ -110,5 +134,6 @@ def test_a_pass_that_compiles_is_timed_again(monkeypatch):
     for compiles in ([1, 0], [0]):  # what each pass compiles
         passes.clear()
         count = iter(compiles)
-        assert session.trainer.time_pass(ring, ring.weight) >= 0
+        whole, read = session.trainer.time_pass(ring, ring.weight)
+        assert whole == read >= 0  # nothing is kept
         assert passes == [toys.ADAPT.learner.batch] * len(compiles)

@@ -6,6 +6,8 @@ import itertools
 import json
 
 import adapt_toys as toys
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -14,9 +16,11 @@ from benchmarks.adapt.adapt_plot import plot_windows
 from benchmarks.adapt.evidence_cost import measure_evidence, render_evidence
 from benchmarks.adapt.measure_adapt import draw_turns, measure_adapt, one_of_each_size
 from benchmarks.adapt.modelled import make_model
+from benchmarks.adapt.products import count_products
+from benchmarks.adapt.random_drafter import add_random_drafter
 from benchmarks.adapt.streams import find_cluster, make_stream
 from benchmarks.adapt.summarise_adapt import render_adapt, summarise
-from benchmarks.adapt.update_cost import measure_updates, render_updates
+from benchmarks.adapt.update_cost import _sum_updates, measure_updates, render_updates
 from jaxspec.cli import main as cli
 from jaxspec.core.runtime.compilations import compilations
 from jaxspec.io.text.prompt_files import LabelledPrompt
@@ -43,6 +47,14 @@ def test_passes_repeat_one_order():
     for number in range(4):
         block = items[12 * number : 12 * (number + 1)]
         assert [item.content for item in block] == [item.content for item in once]
+
+
+def test_passes_may_be_many_and_of_one_domain():
+    items = make_stream("passes", PROMPTS[:10], 4, 3, passes=8)
+    assert [item.block for item in items] == [number for number in range(8) for _ in range(4)]
+    assert {item.domain for item in make_stream("shuffled", PROMPTS[:10], 4, 3)} == {"prose"}
+    with pytest.raises(ValueError, match="passes is 0: give an integer at least 1"):
+        make_stream("passes", PROMPTS, 4, 3, passes=0)
 
 
 def test_a_returning_stream_has_other_prompts_at_its_end():
@@ -81,10 +93,21 @@ def test_modelled_sizes():
     model = make_model("qwen3-8b", "h100")
     assert model.target == pytest.approx(8.19e9, rel=0.01)
     assert model.drafter == pytest.approx(0.37e9, rel=0.03) and model.head == 32768 * 4096
-    assert model.step_flops("head", 256) == 6 * 256 * model.head
-    assert model.step_seconds("head", 256) == pytest.approx(0.29e-3 + 1.2e-3, rel=0.05)
-    assert model.step_seconds("full", 256) == pytest.approx(0.8e-3 + 3.4e-3, rel=0.05)
-    assert model.pass_seconds(256) == pytest.approx(0.8e-3 / 3 + 3.4e-3 * 2 / 26, rel=0.05)
+    # A full step runs the trunk over four segments of 128 tokens with four slots each: once, twice
+    # for its gradient, and once as it was deployed. A head-only one from kept outputs projects 256
+    # positions by both heads, and finds the gradient of one.
+    trunk, head = model.drafter - model.head, model.head
+    assert model.step_flops("full", 256, True) == 8 * (2048 * trunk + 256 * head)
+    assert model.step_flops("full", 256, True, False) == 6 * (2048 * trunk + 256 * head)
+    assert model.step_flops("head", 256, False) == 6 * 256 * head
+    assert model.step_flops("head", 256, True) == 6 * 256 * head + 4 * 2048 * trunk
+    assert model.step_bytes("full", True) == 26 * model.drafter
+    assert model.step_bytes("head", True) - model.step_bytes("head", False) == 4 * trunk
+    assert model.step_seconds("head", 256, False) == pytest.approx(0.29e-3 + 1.2e-3, rel=0.05)
+    full, again = (model.step_seconds(action, 128, True) for action in ("full", "head"))
+    assert 6.5 < full / model.step_seconds("head", 128, False) < 7.5
+    assert full < 2.5 * again  # without the trunk's outputs, most of a full step's time
+    assert model.read_seconds(128) < model.pass_seconds(128) / 5
     assert model.copy_seconds == pytest.approx(2 * model.drafter / 350e9, rel=0.01)
     with pytest.raises(ValueError, match="unknown architecture 'x': choose one of qwen3-0.6b"):
         make_model("x")
@@ -92,11 +115,12 @@ def test_modelled_sizes():
 
 def record(arm, seed, block, seconds, update=None, rounds=10):
     one = {
-        "tokens": 30, "rounds": rounds, "passes": 0, "decode_seconds": seconds, "evidence_seconds": 0.0,
+        "tokens": 30, "rounds": rounds, "passes": 0, "reads": 0, "decode_seconds": seconds, "evidence_seconds": 0.0,
         "update_seconds": 0.0, "version": 0, "block": block, "domain": str(block), "restored": False,
     }  # fmt: skip
     if update:
         one |= {"update": update, "steps": 4, "update_seconds": update["seconds"], "passes": 6}
+        one |= {"reads": 2, "redrafts": False, "anchored": True}
     return one
 
 
@@ -122,11 +146,12 @@ def test_figures_by_hand():
     assert ours["measured"]["share_of_oracle"] == pytest.approx((8 - 6) / 3)
     assert ours["measured"]["regret"] == pytest.approx(1.0)
     assert (ours["updates"], ours["refused"]) == (1, 1) and ours["share"] == pytest.approx(1 / 6)
-    assert ours["flops"] == 4 * make_model().step_flops("head", 128)
-    # Thirty rounds, and four steps and six passes beside them: on a second device, which sends
-    # nothing.
+    assert ours["flops"] == 4 * make_model().step_flops("head", 128, False)
+    # Thirty rounds; four steps from kept outputs, six passes and two reads beside them: on a second
+    # device, which sends nothing.
     model = make_model()
-    extra = 4 * model.step_seconds("head", 128) + 6 * model.pass_seconds(128)
+    extra = 4 * model.step_seconds("head", 128, False)
+    extra += 6 * model.pass_seconds(128) + 2 * model.read_seconds(128)
     rounds = 30 * model.round_seconds
     assert ours["modelled"]["gain"] == pytest.approx(rounds / (rounds + extra))
     assert ours["modelled_share"] == pytest.approx(extra / (rounds + extra))
@@ -135,6 +160,9 @@ def test_figures_by_hand():
     ours = summarise(report, model)["summary"][2]
     assert ours["two_devices"]["gain"] == pytest.approx(rounds / (rounds + model.copy_seconds))
     assert never["blocks"] == [3.0, 3.0]
+    along = report["along"]["bandit-paired"]
+    assert along[0] == 1 and along[2] == pytest.approx(ours["modelled"]["gain"])
+    assert along[1] == pytest.approx(20 * model.round_seconds / (20 * model.round_seconds + extra))
     assert render_adapt(report).splitlines()[-1].split() == ["bandit-paired", "3.000", "3.000"]
     assert "bandit-paired" in render_adapt(report, markdown=True)
     # Where no arm learned, the oracle gained nothing, and there is no share of it.
@@ -195,27 +223,67 @@ def test_evidence_is_measured():
 
 def test_what_updates_cost():
     """By hand: a query of 200 ms; updates of eight steps of 100 or 300 ms, and tests of 50 ms."""
-    parts = {"head": 0.1, "full": 0.3, "test": 0.05}
-    report = {"query": 0.2, "steps": 8, "tests": 16, "updates": {"head": 1.6, "full": 3.2}}
-    report["parts"] = {name: {"seconds": took, "compiles": 9.0} for name, took in parts.items()}
-    lines = [line.split() for line in render_updates(report).splitlines()]
-    assert lines[1] == ["query", "200", "1.0", "-"]
-    assert lines[3] == ["step", "of", "full", "300", "1.5", "9.0"]
-    assert lines[6] == ["update", "of", "full", "3200", "16.0", "-"]
+    parts = {"head": 0.1, "full": 0.3, "keep": 0.2, "test": 0.05}
+    report = {"query": 0.2, "steps": 8, "tests": 16, "ratio": 3.0, "interval": [2.0, 4.0]}
+    report["parts"] = {
+        name: {"seconds": took, "compiles": 9.0, "operations": 2e9 if name == "head" else None}
+        for name, took in parts.items()
+    }
+    # Eight batches are tested twice; after a full update their outputs are drafted again.
+    report["updates"] = _sum_updates(report["parts"], 8, 8)
+    assert report["updates"] == {"head": pytest.approx(1.6), "full": pytest.approx(3.2 + 1.6)}
+    report["positions"] = 99
+    text = render_updates(report)
+    lines = [line.split() for line in text.splitlines()]
+    assert lines[1] == ["query", "200.0", "1.00", "-", "-"]
+    assert lines[2] == ["step", "of", "head", "100.0", "0.50", "9.0", "2.00"]
+    assert lines[3] == ["step", "of", "full", "300.0", "1.50", "9.0", "-"]
+    assert lines[7] == ["update", "of", "full", "4800.0", "24.00", "-", "-"]
+    assert "a full step takes as long as 3.00 [2.00, 4.00] head-only ones, 99 positions" in text
 
 
 @pytest.mark.thorough
-def test_updates_are_measured():
+@pytest.mark.parametrize("method", ["medusa", pytest.param("eagle3", marks=pytest.mark.slow)])
+def test_updates_are_measured(method):
     prompts = [LabelledPrompt("x", tokens) for tokens in toys.PROMPTS[:2]]
     given = {"options": toys.ADAPT, "decode": toys.FLAT}
-    report = measure_updates(toys.make_params("medusa"), prompts, repeats=2, **given)
+    report = measure_updates(toys.make_params(method), prompts, repeats=2, **given)
     assert (report["steps"], report["tests"]) == (8, 16)
     took = {name: one["seconds"] for name, one in report["parts"].items()}
-    assert set(took) == {"head", "full", "test"} and min(took.values()) > 0 < report["query"]
-    assert report["updates"]["full"] == pytest.approx(8 * took["full"] + 16 * took["test"])
+    kept = {"again", "keep"} if method == "eagle3" else set()
+    assert set(took) == {"head", "full", "test"} | kept and min(took.values()) > 0 < report["query"]
+    operations = {name: report["parts"][name]["operations"] for name in ("head", "full")}
+    assert operations["full"] > operations["head"] * (8 if kept else 1)
     json.dumps(report)
     with pytest.raises(ValueError, match="0 prompts, 7 times: give at least one of both"):
-        measure_updates(toys.make_params("medusa"), [], **given)
+        measure_updates(toys.make_params(method), [], **given)
+
+
+def test_a_random_drafter_has_the_widths_of_its_target():
+    params = add_random_drafter(toys.make_params("medusa"), 3)
+    config, target = params.spec.drafter("specblock"), params.spec.target
+    assert params.spec.default_drafter == "specblock" and config.num_layers == 3
+    assert config.hidden_size == target.hidden_size
+    head = params.drafter("specblock")["params"]["lm_head"]
+    assert head.shape == (target.hidden_size, max(target.vocab_size // 4, 10))
+
+
+def test_products_are_counted():
+    """A product of [3, 5] and [5, 7] takes 210 operations; a scan of four takes four times as many, a
+    branch the dearer one, and a gradient three products."""
+    a, b = jnp.ones((3, 5)), jnp.ones((5, 7))
+
+    def scan(a, b):
+        return jax.lax.scan(lambda carry, _: (carry, a @ b), 0.0, length=4)[1]
+
+    def branch(a, b):
+        return jax.lax.cond(a.sum() > 0, lambda: a @ b, lambda: jnp.zeros((3, 7)))
+
+    def slope(a, b):
+        return jax.grad(lambda a, b: (a @ b).sum(), (0, 1))(a, b)
+
+    for function, wanted in ((jnp.matmul, 210), (scan, 840), (branch, 210), (slope, 630)):
+        assert count_products(function, a, b) == wanted, function
 
 
 def test_arms_take_turns_where_the_clock_counts():
@@ -344,6 +412,7 @@ def test_false_rollbacks_are_printed(capsys):
             ["adapt", "--prompts", __file__, "--updates", "1", "--plot", "x.png"],
             "--updates makes neither --plot, --report nor --keep",
         ),
+        (["adapt", "--prompts", __file__, "--layers", "3"], "--layers is for --updates"),
         (["adapt", "--prompts", __file__, "--arch", "y"], "unknown architecture 'y'"),
         (["adapt", "--prompts", __file__, "--head-room", "0"], "--head-room is 0"),
     ],

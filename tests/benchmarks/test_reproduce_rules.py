@@ -305,6 +305,7 @@ def make_stream(**arms):
                     "tokens": 60,
                     "rounds": count,
                     "passes": 0,
+                    "reads": 0,
                     "block": number // 4,
                     "domain": "code" if number % 2 else "math",
                     "decode_seconds": 1.0,

@@ -12,7 +12,7 @@ import jaxspec
 from jaxspec.adapt import AdaptOptions
 from jaxspec.adapt.deciders import Decider, Decision
 from jaxspec.adapt.learning.cut import SegmentShape, cut_segments
-from jaxspec.adapt.learning.learner import LearnerOptions
+from jaxspec.adapt.learning.optimize import LearnerOptions
 from jaxspec.adapt.learning.segments import empty_ring, write_segment
 from jaxspec.bench.architectures import _init_drafter
 from jaxspec.call.options import group_options
@@ -25,9 +25,11 @@ from jaxspec.drafters.eagle3.network import EagleConfig
 from jaxspec.drafters.falcon.network import FalconConfig
 from jaxspec.drafters.griffin.network import GriffinConfig
 from jaxspec.drafters.medusa.network import Medusa, MedusaConfig
+from jaxspec.drafters.parallelspec.network import ParallelSpecConfig
 from jaxspec.drafters.specblock.network import SpecBlockConfig
 from training.drafters.falcon import init_falcon
 from training.drafters.griffin.model import init_griffin
+from training.drafters.parallelspec import init_parallelspec
 
 TARGET = TargetConfig(
     vocab_size=VOCAB, max_positions=512, qk_norm=False, **SIZES | {"num_layers": 3}
@@ -56,11 +58,14 @@ class Priced:
     passes: float = 0.0
     load_seconds: float = 0.0
 
-    def step_seconds(self, action, positions):
-        return self.seconds
+    def step_seconds(self, action, positions, redrafts, anchored=True):
+        return self.seconds if redrafts else self.seconds / 10
 
     def pass_seconds(self, positions):
         return self.passes
+
+    def read_seconds(self, positions):
+        return self.passes / 10
 
 
 def scripted(decisions):
@@ -89,6 +94,9 @@ def make_params(method: str = "jetspec") -> jaxspec.Params:
         more = {} if method == "eagle3" else {"rank_hidden": 8}
         config = kind(**SIZES, **OF_TARGET, **more)
         shapes = jax.eval_shape(lambda: _init_drafter(config))
+    elif method == "parallelspec":
+        config = ParallelSpecConfig(**SIZES, **OF_TARGET, slots=4)
+        shapes = jax.eval_shape(lambda: init_parallelspec(config, 0))
     elif method == "griffin":
         config = GriffinConfig(**SIZES, **OF_TARGET | {"feature_layers": (3,)})
         shapes = jax.eval_shape(lambda: init_griffin(config, 0))

@@ -139,7 +139,8 @@ def cut_text(
         begin, count = (np.zeros(shape.rounds, np.int32) for _ in range(2))
         size = part.stop - part.start
         begin[:size], count[:size] = roots[part] - first, counts[part]
-        yield Segments(*map(jnp.asarray, (words, *read, begin, count, *chosen)))
+        number = np.int32(0)  # until it is written to buffers
+        yield Segments(*map(jnp.asarray, (words, *read, begin, count, *chosen, number)))
 
 
 def find_rows(prompt: int, counts: np.ndarray, turn: int, chunk: int | None = None) -> np.ndarray:

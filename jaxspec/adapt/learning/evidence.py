@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 
+import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.adapt.actions import ACTIONS, BOTH
@@ -42,6 +43,7 @@ class Buffers:
         for one in segments:
             if self.ring is None:
                 self.ring = empty_ring(one, self.size)
+            one = one.replace(number=jnp.int32(self.written))
             self.ring = write_segment(self.ring, one, np.int32(self.written % self.size))
             self.positions[self.written % self.size] = int((np.asarray(one.weight) > 0).sum())
             numbers.append(self.written)

@@ -1,22 +1,28 @@
 """The learner: float32 master weights of a drafter, their optimizer, and gradient steps.
 
-AdamW with betas (.9, .95), no weight decay and gradients clipped to .5, as SpecBlock is trained
-before deployment. The weights that decode are another copy, see `jaxspec.adapt.publish`.
+The weights that decode are another copy, see `jaxspec.adapt.publish`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.adapt.actions import ACTIONS, FULL, HEAD, Leaves, merge_leaves, select_leaves
+from jaxspec.adapt.actions import ACTIONS, Leaves, merge_leaves, select_leaves
+from jaxspec.adapt.learning.head_learner import HeadLearner
 from jaxspec.adapt.learning.objective import average_loss, judge
+from jaxspec.adapt.learning.optimize import (
+    LearnerOptions,
+    Slopes,
+    Train,
+    apply_slopes,
+    make_optimizers,
+)
 from jaxspec.adapt.learning.segments import Segments, take_segments
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.base import TargetHead
@@ -26,54 +32,28 @@ from jaxspec.targets.transformer import Transformer
 from pallas_kernels import registry
 
 
-@dataclasses.dataclass(frozen=True)
-class LearnerOptions:
-    """Options of updates.
-
-    Attributes:
-      head_rate, full_rate: learning rates of the actions.
-      clip: global norm to which gradients are clipped.
-      anchor: lambda, the weight of the divergence from the weights before deployment.
-      batch: segments of a gradient step.
-    """
-
-    head_rate: float = 1e-4
-    full_rate: float = 3e-5
-    clip: float = 0.5
-    anchor: float = 0.01
-    batch: int = 4
-
-
-class Train(NamedTuple):
-    """What training carries.
-
-    Attributes:
-      theta: float32 master weights.
-      moments: {action: state of its optimizer}.
-    """
-
-    theta: Any
-    moments: dict[str, Any]
-
-
 class Learner:
     """The compiled functions that train one drafter.
 
     Args:
       config: of the drafter. target: config of the target.
       options: see `LearnerOptions`.
+
+    Attributes:
+      head: what trains the head from kept trunk outputs; None where the drafter has no output
+        projection of its own.
     """
 
     def __init__(self, config: Any, target: TargetConfig, options: LearnerOptions):
         self.drafter, self.target, self.options = make_drafter(config), target, options
-        self.optimizers = {
-            HEAD: _adamw(options.head_rate, options),
-            FULL: _adamw(options.full_rate, options),
-        }
+        self.optimizers = make_optimizers(options)
         self._step = QuickJit(
             self._take_step, static_argnames=("action", "anchored"), donate_argnums=0
         )
         self._judge = QuickJit(self._judge_segments)
+        self.head = None
+        if self.drafter.project is not None:
+            self.head = HeadLearner(self.drafter, self._head, self.optimizers, options)
 
     def begin(self, params: Any) -> Train:
         """Start from the drafter's weights, which are copied."""
@@ -104,7 +84,7 @@ class Learner:
           target: the target's variables.
           anchored: whether to add the divergence from `start`.
         """
-        ids, used = self._pad(chosen)
+        ids, used = self.options.pad(chosen)
         with registry.using("reference"):  # kernels have no gradients
             return self._step(
                 train, start, dict(rest), target, ring, ids, used, action=action, anchored=anchored
@@ -131,16 +111,13 @@ class Learner:
         for begin in range(0, len(chosen), self.options.batch):
             some = chosen[begin : begin + self.options.batch]
             with registry.using("reference"):
-                found = self._judge(params, dict(rest), target, ring, wanted, *self._pad(some))
+                found = self._judge(
+                    params, dict(rest), target, ring, wanted, *self.options.pad(some)
+                )
             hit, chance = (np.asarray(x).swapaxes(0, 1)[: len(some)] for x in found)
             hits.append(hit)
             chances.append(chance)
         return np.concatenate(hits), np.concatenate(chances)
-
-    def _pad(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        ids = np.zeros(self.options.batch, np.int32)
-        ids[: len(chosen)] = chosen
-        return ids, np.arange(self.options.batch) < len(chosen)
 
     def _head(self, target: Any) -> TargetHead:
         apply = functools.partial(Transformer(self.target).apply, target)
@@ -148,13 +125,18 @@ class Learner:
             functools.partial(apply, method="embed"), functools.partial(apply, method="logits")
         )
 
-    def _take_step(
-        self, train, start, rest, target, ring, ids, used, *, action: str, anchored: bool
-    ) -> tuple[Train, dict[str, jax.Array]]:
-        import optax
-
-        segments, anchor = take_segments(ring, ids, used), self.options.anchor
-        dtype = segments.features.dtype
+    def find_slopes(
+        self,
+        train: Train,
+        action: str,
+        start: Any,
+        rest: Mapping[str, Any],
+        target: Any,
+        segments: Segments,
+        anchored: bool,
+    ) -> Slopes:
+        """Find the gradients of a step on segments, which are drafted again."""
+        anchor, dtype = self.options.anchor, segments.features.dtype
 
         def variables(params: Any) -> Any:
             return {**rest, "params": jax.tree.map(lambda leaf: leaf.astype(dtype), params)}
@@ -172,9 +154,14 @@ class Learner:
 
         leaves = select_leaves(train.theta, action)
         (value, terms), slopes = jax.value_and_grad(loss, has_aux=True)(leaves)
-        updates, moments = self.optimizers[action].update(slopes, train.moments[action], leaves)
-        theta = merge_leaves(train.theta, optax.apply_updates(leaves, updates))
-        return Train(theta, train.moments | {action: moments}), terms | {"loss": value}
+        return Slopes(value, terms, slopes)
+
+    def _take_step(
+        self, train, start, rest, target, ring, ids, used, *, action: str, anchored: bool
+    ) -> tuple[Train, dict[str, jax.Array]]:
+        segments = take_segments(ring, ids, used)
+        slopes = self.find_slopes(train, action, start, rest, target, segments, anchored)
+        return apply_slopes(self.optimizers, train, action, slopes)
 
     def _judge_segments(self, params, rest, target, ring, wanted, ids, used):
         segments = take_segments(ring, ids, used)
@@ -194,11 +181,3 @@ class Learner:
 def make_learner(config: Any, target: TargetConfig, options: LearnerOptions) -> Learner:
     """Return the learner of these settings, so that sessions of a process share its programs."""
     return Learner(config, target, options)
-
-
-def _adamw(rate: float, options: LearnerOptions) -> Any:
-    import optax
-
-    return optax.chain(
-        optax.clip_by_global_norm(options.clip), optax.adamw(rate, 0.9, 0.95, weight_decay=0.0)
-    )

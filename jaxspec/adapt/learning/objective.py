@@ -42,6 +42,21 @@ class Positions(NamedTuple):
     known: jax.Array
 
 
+class Aims(NamedTuple):
+    """What the target said at some positions.
+
+    Attributes:
+      ids: int32 [..., TOP], its most probable tokens, and logprob: float32 [..., TOP], theirs.
+      tail: float32 [...], probability of all other tokens.
+      chosen: int32 [...], the token that was committed.
+    """
+
+    ids: jax.Array
+    logprob: jax.Array
+    tail: jax.Array
+    chosen: jax.Array
+
+
 def judge(
     drafter: Drafter,
     variables: Any,
@@ -60,21 +75,26 @@ def judge(
 
     versions = (variables,) if start is None else (variables, start)
 
-    def compare(
-        q: jax.Array, depth: jax.Array | int, said: list[Said]
-    ) -> tuple[Positions, jax.Array]:
-        found, right = _compare(segments, q, depth, *said[0])
+    def fold(q: jax.Array, depth: jax.Array | int, said: list[Said]) -> tuple[Positions, jax.Array]:
+        aims = find_aims(segments, q, depth, said[0].logits.shape[1])
+        found, right = compare(aims, said[0].logits, said[0].classes)
         if start is not None:
-            found = found._replace(kl=_diverge(said[0][0], said[1][0]))
+            found = found._replace(kl=diverge(said[0].logits, said[1].logits))
         return found, right
 
-    found, right = redraft(drafter, versions, target, segments, wanted, compare)
-    if drafter.rank_classes:
-        # Per round and depth over the segments, which are side by side only here.
-        trained = (segments.weight.swapaxes(0, 1) > 0).astype(jnp.float32)
-        rare = weigh_classes(right, trained, (1,), drafter.rank_classes)
-        found = found._replace(rank=found.rank * rare)
-    return found
+    found, right = redraft(drafter, versions, target, segments, wanted, fold)
+    return weigh_ranks(found, right, segments, drafter.rank_classes)
+
+
+def weigh_ranks(found: Positions, right: jax.Array, segments: Segments, classes: int) -> Positions:
+    """Lower the rank loss of frequent classes; `right` int32 [Q, S, D] are the right ones.
+
+    Per round and depth over the segments, which are side by side only once all are compared.
+    """
+    if not classes:
+        return found
+    trained = (segments.weight.swapaxes(0, 1) > 0).astype(jnp.float32)
+    return found._replace(rank=found.rank * weigh_classes(right, trained, (1,), classes))
 
 
 def average_loss(
@@ -98,42 +118,58 @@ def average_loss(
     return terms["ce"] + terms["rank"] + anchor * terms["kl"], terms
 
 
-def _compare(
-    segments: Segments, q: jax.Array, depth: jax.Array | int, logits: jax.Array, classes: Any
-) -> tuple[Positions, jax.Array]:
-    """Compare the drafter with the target from position `depth` of rounds `q` int32 [S] on.
-
-    Returns:
-      What it says, the rank loss without the weights of classes; and the right classes int32. All
-      are [S, K].
-    """
+def find_aims(segments: Segments, q: jax.Array, depth: jax.Array | int, slots: int) -> Aims:
+    """Find what the target said from position `depth` of rounds `q` int32 [S] on, [S, slots]."""
     row = jnp.take_along_axis(segments.begin, q[:, None], axis=1) + depth
-    row = jnp.minimum(row + jnp.arange(logits.shape[1]), segments.features.shape[1] - 1)
+    row = jnp.minimum(row + jnp.arange(slots), segments.features.shape[1] - 1)
     ids, logprob = (
         jnp.take_along_axis(x, row[..., None], axis=1) for x in (segments.ids, segments.logprob)
     )
     tail = jnp.take_along_axis(segments.tail, row, axis=1)
+    return Aims(ids, logprob, tail, jnp.take_along_axis(segments.token, row + 1, axis=1))
+
+
+def compare(
+    aims: Aims, logits: jax.Array, classes: jax.Array | None, vocabulary: jax.Array | None = None
+) -> tuple[Positions, jax.Array]:
+    """Compare the drafter with the target.
+
+    Args:
+      logits: float32 [..., V], -inf for tokens that cannot be drafted; classes: float32 [..., C].
+      vocabulary: int32 [D], the draft vocabulary, if `logits` are of it alone; None: they are whole.
+
+    Returns:
+      What it says, the rank loss without the weights of classes; and the right classes int32 [...].
+    """
     said = jax.nn.log_softmax(logits)
-    ours = jnp.take_along_axis(said, ids, axis=-1)
+
+    def read(tokens: jax.Array) -> jax.Array:
+        """Return log q of tokens [..., N]."""
+        if vocabulary is None:
+            return jnp.take_along_axis(said, tokens, axis=-1)
+        at = jnp.minimum(jnp.searchsorted(vocabulary, tokens), len(vocabulary) - 1)
+        ours = jnp.take_along_axis(said, at, axis=-1)
+        return jnp.where(vocabulary[at] == tokens, ours, -jnp.inf)
+
+    ours = read(aims.ids)
     drafted = ours > -jnp.inf  # not outside a reduced draft vocabulary
     safe = jnp.where(drafted, ours, 0.0)
     rest = 1.0 - jnp.where(drafted, jnp.exp(safe), 0.0).sum(-1)
-    ce = -(jnp.where(drafted, jnp.exp(logprob), 0.0) * safe).sum(-1)
-    ce -= tail * jnp.log(jnp.maximum(rest, _TINY))
-    best = ids[..., 0]
-    hit = logits.argmax(-1) == best
-    rank, right = jnp.zeros_like(ce), jnp.zeros_like(best)
+    ce = -(jnp.where(drafted, jnp.exp(aims.logprob), 0.0) * safe).sum(-1)
+    ce -= aims.tail * jnp.log(jnp.maximum(rest, _TINY))
+    first = logits.argmax(-1)
+    hit = (first if vocabulary is None else vocabulary[first]) == aims.ids[..., 0]
+    rank, right = jnp.zeros_like(ce), jnp.zeros_like(aims.chosen)
     if classes is not None:
         fixed = jax.lax.stop_gradient(said)
-        right = classify_rank((fixed > jnp.take_along_axis(fixed, best[..., None], -1)).sum(-1))
+        right = classify_rank((fixed > jax.lax.stop_gradient(ours[..., :1])).sum(-1))
         rank = score_classes(classes, right)
-    # The committed token, which above temperature 0 need not be the most probable one.
-    chosen = jnp.take_along_axis(segments.token, row + 1, axis=1)[..., None]
-    chance = jnp.exp(jnp.take_along_axis(said, chosen, axis=-1))[..., 0]
+    # Of the committed token, which above temperature 0 need not be the most probable one.
+    chance = jnp.exp(read(aims.chosen[..., None]))[..., 0]
     return Positions(ce, rank, jnp.zeros_like(ce), chance, hit, drafted[..., 0]), right
 
 
-def _diverge(logits: jax.Array, start: jax.Array) -> jax.Array:
+def diverge(logits: jax.Array, start: jax.Array) -> jax.Array:
     """Compute KL(q || q0) [...] of logits [..., V]; both have the same tokens at -inf."""
     here, before = jax.nn.log_softmax(logits), jax.nn.log_softmax(start)
     some = here > -jnp.inf

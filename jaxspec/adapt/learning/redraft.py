@@ -19,9 +19,21 @@ import jax.numpy as jnp
 from jaxspec.adapt.learning.segments import Segments
 from jaxspec.drafters.base import Committed, Drafter, Nodes, Proposal, TargetHead
 
-# What a set of variables says at the K positions of a step: the logits float32 [S, K, V], and the
-# class logits [S, K, C] or None.
-Said = tuple[jax.Array, jax.Array | None]
+
+class Said(NamedTuple):
+    """What a set of variables says at the K positions of a step.
+
+    Attributes:
+      logits: float32 [S, K, V].
+      classes: class logits [S, K, C], or None.
+      hidden: what the output projections read, [S, K, E], or None.
+    """
+
+    logits: jax.Array
+    classes: jax.Array | None
+    hidden: jax.Array | None
+
+
 # What is made of a step of one round of every segment: of the rounds int32 [S], the first of its
 # positions, and what each set of variables says. Arrays of [S, K, ...].
 Fold = Callable[[jax.Array, jax.Array | int, list[Said]], Any]
@@ -241,5 +253,8 @@ def _read_tokens(segments: Segments, q: jax.Array) -> Callable[[jax.Array | int]
 
 def _read(proposal: Proposal) -> Said:
     """Return what the only node of a step says."""
-    classes = proposal.class_logits
-    return proposal.logits[:, 0].astype(jnp.float32), None if classes is None else classes[:, 0]
+    logits, classes, hidden = (
+        None if each is None else each[:, 0]
+        for each in (proposal.logits, proposal.class_logits, proposal.hidden)
+    )
+    return Said(logits.astype(jnp.float32), classes, hidden)

@@ -39,6 +39,7 @@ class Segments(flax.struct.PyTreeNode):
       reject: float32 [N, Q, D], 1 where the target preferred its own token to all drafted ones.
       weight: float32 [N, Q, D], weight in training; 0 for held-out positions.
       held: float32 [N, Q, D], 1 for held-out positions.
+      number: int32 [N], number of the segment, counted from the start of its buffers.
     """
 
     token: jax.Array
@@ -51,6 +52,7 @@ class Segments(flax.struct.PyTreeNode):
     reject: jax.Array
     weight: jax.Array
     held: jax.Array
+    number: jax.Array
 
 
 @functools.partial(jax.jit, static_argnames=("config",))

@@ -45,8 +45,11 @@ def make_eagle_drafter(config: EagleConfig) -> Drafter:
         # The target's table may have more rows, which no text of the drafter's training used.
         return params["draft"]["embedding"][jnp.minimum(tokens, config.own_embeddings - 1)]
 
+    def project(params: Any, hidden: jax.Array) -> tuple[jax.Array, None]:
+        return module.apply(params, hidden, method="logits"), None
+
     def propose(params: Any, hidden: jax.Array) -> Proposal:
-        logits = spread(params, module.apply(params, hidden, method="logits"), config.vocab_size)
+        logits = spread(params, project(params, hidden)[0], config.vocab_size)
         return Proposal(logits[:, :, None], hidden=hidden[:, :, None])
 
     def init(batch: int, capacity: int, dtype: Any) -> EagleState:
@@ -93,4 +96,5 @@ def make_eagle_drafter(config: EagleConfig) -> Drafter:
         hidden, (k, v) = module.apply(params, embedded, features, positions, mask, prefix, earlier)
         return propose(params, hidden), rows_of.write(scratch, k[None], v[None], hidden, first)
 
-    return Drafter(config.feature_layers, config.depth, 1, init, absorb, start, expand)
+    sizes = config.feature_layers, config.depth, 1
+    return Drafter(*sizes, init, absorb, start, expand, project=project)

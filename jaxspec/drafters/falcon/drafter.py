@@ -67,7 +67,8 @@ def make_falcon_drafter(config: FalconConfig) -> Drafter:
             f"lstm_size is {config.lstm_size}, lstm_layers {config.lstm_layers}: give at least 1 of each"
         )
     functions = (functools.partial(f, config) for f in (_init, _absorb, _start, _expand))
-    return Drafter(config.feature_layers, config.depth, config.slots, *functions)
+    project = functools.partial(_project, config)
+    return Drafter(config.feature_layers, config.depth, config.slots, *functions, project=project)
 
 
 def _init(config: FalconConfig, batch: int, capacity: int, dtype: Any) -> FalconState:
@@ -170,10 +171,14 @@ def _propose(
     """Compute the proposal of M = `nodes` nodes and the most probable token of every slot, int32
     [B, M * K], from outputs [B, M * K, E].
     """
-    own = _applied(config, params)(hidden, method="logits")
-    logits = spread(params, own, config.vocab_size)
+    logits = spread(params, _project(config, params, hidden)[0], config.vocab_size)
     best = logits.argmax(-1).astype(jnp.int32)
-    return Proposal(logits.reshape(hidden.shape[0], nodes, config.slots, -1)), best
+    shape = hidden.shape[0], nodes, config.slots, -1
+    return Proposal(logits.reshape(shape), hidden=hidden.reshape(shape)), best
+
+
+def _project(config: FalconConfig, params: Any, hidden: jax.Array) -> tuple[jax.Array, None]:
+    return _applied(config, params)(hidden, method="logits"), None
 
 
 def _slide(old: jax.Array, new: jax.Array, count: jax.Array) -> jax.Array:

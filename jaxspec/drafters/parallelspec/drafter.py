@@ -62,8 +62,11 @@ def make_parallelspec_drafter(config: ParallelSpecConfig) -> Drafter:
         # itself twice.
         before = state.cache.length - 1
         hidden = apply(target.embed(root), state.fused, before, state.cache.replace(length=before))
-        return Proposal(
-            spread(params, apply(hidden, method="logits"), config.vocab_size)[:, None]
-        ), None
+        logits = spread(params, project(params, hidden)[0], config.vocab_size)
+        return Proposal(logits[:, None], hidden=hidden[:, None]), None
 
-    return Drafter(config.feature_layers, config.depth, config.slots, init, absorb, start)
+    def project(params: Any, hidden: jax.Array) -> tuple[jax.Array, None]:
+        return model.apply({"params": params["params"]}, hidden, method="logits"), None
+
+    sizes = config.feature_layers, config.depth, config.slots
+    return Drafter(*sizes, init, absorb, start, project=project)

@@ -57,6 +57,7 @@ def make_specblock_drafter(config: SpecBlockConfig) -> Drafter:
         config.slots,
         *functions,
         rank_classes=config.rank_classes,
+        project=functools.partial(_project, config),
     )
 
 
@@ -198,13 +199,20 @@ def _expand(
 
 def _propose(config: SpecBlockConfig, params: Any, hidden: jax.Array) -> Proposal:
     """Compute the proposal of M nodes from the outputs [B, M, K, E] of their slots."""
+    normed = SpecBlock(config).apply({"params": params["params"]}, hidden, method="final")
+    logits, ranks = _project(config, params, normed)
+    if config.draft_vocab_size is not None:
+        logits = whole_vocabulary(logits, params["draft"]["ids"], config.vocab_size)
+    return Proposal(logits, ranks.argmax(-1).astype(jnp.int32), normed, class_logits=ranks)
+
+
+def _project(
+    config: SpecBlockConfig, params: Any, normed: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Compute logits [..., D] and class logits float32 [..., C] of outputs after the final norm."""
     module, weights = SpecBlock(config), {"params": params["params"]}
-    normed = module.apply(weights, hidden, method="final")
     logits = module.apply(weights, normed, method="logits")
     # The rank head learns from the distribution and does not shape it, as in pre-training.
     fixed, known = jax.lax.stop_gradient((normed, logits))
     ranks = module.apply(weights, fixed, rank_features(known, config.rank_top), method="rank")
-    if config.draft_vocab_size is not None:
-        logits = whole_vocabulary(logits, params["draft"]["ids"], config.vocab_size)
-    classes = ranks.argmax(-1).astype(jnp.int32)
-    return Proposal(logits, classes, normed, class_logits=ranks.astype(jnp.float32))
+    return logits, ranks.astype(jnp.float32)
