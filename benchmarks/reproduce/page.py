@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,9 @@ from benchmarks.reproduce.measurements import MEASUREMENTS
 from benchmarks.reproduce.runner import place_result
 from jaxspec.io.files.atomic import write_text
 
+# Models that have a column even before anything was run on them.
+MODELS = ("mini", "smollm2-135m")
+WIDTH = 99
 # {model: {id: result}}.
 Results = Mapping[str, Mapping[str, dict[str, Any]]]
 _HEAD = """# The papers' claims, tried here
@@ -36,11 +40,10 @@ models, devices and trainings are far smaller.
 def read_results(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
     """Read the results of every model in a folder."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
-    for place in sorted(path for path in folder.glob("*") if path.is_dir()):
-        paths = {name: place_result(name, place.name, folder) for name in CLAIMS}
-        own = {name: json.loads(p.read_text()) for name, p in paths.items() if p.is_file()}
-        if own:
-            found[place.name] = own
+    others = sorted(path.name for path in folder.glob("*") if path.is_dir())
+    for model in dict.fromkeys((*MODELS, *others)):
+        paths = {name: place_result(name, model, folder) for name in CLAIMS}
+        found[model] = {n: json.loads(p.read_text()) for n, p in paths.items() if p.is_file()}
     return found
 
 
@@ -99,7 +102,7 @@ def _explain(claims: list[Claim], results: Results) -> list[str]:
             if own.get(claim.id, {}).get("verdict") in (REFUTED, MIXED)
         ]
         if where:
-            lines.append(f"* `{claim.id}` ({', '.join(where)}): {claim.scale}")
+            lines.append(_wrap(f"* `{claim.id}` ({', '.join(where)}): {claim.scale}"))
     return ["Can the scale explain what was not confirmed?\n", *lines, ""] if lines else []
 
 
@@ -112,10 +115,18 @@ def _list_not_run(results: Results) -> list[str]:
             if result is None or result["verdict"] == NOT_RUN:
                 reason = claim.waits or (result or {"ours": "its turn has not come"})["ours"]
                 reasons.setdefault(reason, {}).setdefault(claim.id, []).append(model)
-    return [
+    lines = [
         f"* {reason}: " + ", ".join(f"`{name}` ({', '.join(at)})" for name, at in own.items())
         for reason, own in reasons.items()
-    ] or ["Every entry was run."]
+    ]
+    return [_wrap(line) for line in lines] or ["Every entry was run."]
+
+
+def _wrap(line: str) -> str:
+    """Break a list's item into lines of the pages' width."""
+    return textwrap.fill(
+        line, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _list_measurements(results: Results) -> list[str]:

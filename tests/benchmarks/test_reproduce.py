@@ -253,6 +253,12 @@ def test_other_settings_need_another_folder(toys, tmp_path):
         measure(Measurement(name="one", summary="", commands=lambda s: [], minutes={}), other)
 
 
+def test_a_page_without_results_says_that_nothing_was_run(toys, tmp_path):
+    page = make_page(read_results(tmp_path / "none"))
+    assert "| mini | 0 | 0 | 0 | 0 | 3 |" in page
+    assert "* its turn has not come: `jetspec/table-1/dear` (mini, smollm2-135m)" in page
+
+
 def test_the_page_has_all_verdicts_reasons_and_explanations(toys, tmp_path):
     setting, results = make_setting(tmp_path), tmp_path / "results"
     reproduce(toys, setting, results, run=Runner())
@@ -261,10 +267,11 @@ def test_the_page_has_all_verdicts_reasons_and_explanations(toys, tmp_path):
     path.write_text(json.dumps(kept | {"verdict": "refuted", "ours": "a / b 0.5 [0.4, 0.6]"}))
     page = make_page(read_results(results))
     assert "| mini | 1 | 1 | 0 | 0 | 1 |" in page
-    assert "| `jetspec/table-1/cheap`: It is so. | 2 | **confirmed**: one: 2.0 |" in page
+    assert "| `jetspec/table-1/cheap`: It is so. | 2 | **confirmed**: one: 2.0 | not run |" in page
     assert "**refuted**: a / b 0.5 [0.4, 0.6]" in page
     assert "* `jetspec/table-1/dear` (mini): No: it is a toy." in page
-    assert "* it waits: `jetspec/table-1/never` (mini)" in page
+    assert "* it waits: `jetspec/table-1/never` (mini, smollm2-135m)" in page
+    assert "| smollm2-135m | 0 | 0 | 0 | 0 | 3 |" in page
     assert "`jaxspec reproduce ID --model MODEL`" in page
     assert f"| `one` | a toy | mini, small, prompts.jsonl, {kept['date']} |" in page
     assert str(tmp_path) not in page and all(verdict in page for verdict in VERDICTS)

@@ -133,7 +133,7 @@ CLAIMS = (
         id="bastion/section-4/long-context",
         says="Gains last at long contexts.",
         paper="LongBench",
-        waits="mini has contexts of 512 tokens, and no set of long prompts is at hand",
+        waits="no set of long prompts is at hand, and mini has 2,048 positions",
         scale="Yes.",
     ),
 )
