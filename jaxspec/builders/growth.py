@@ -58,12 +58,15 @@ class StepCandidates(flax.struct.PyTreeNode):
       classes: int32 [M, K], rank classes of the slots, or None.
       entropy: float32 [M, K], entropy in nats of each slot's distribution; None if the growth does
         not read it.
+      scores: float32 [M, K, C], log-probabilities at the scale that a policy reads; None if no
+        policy reads them. Trees must not depend on them.
     """
 
     token: jax.Array
     logprob: jax.Array
     classes: jax.Array | None = None
     entropy: jax.Array | None = None
+    scores: jax.Array | None = None
 
 
 class Growth(NamedTuple):
@@ -83,7 +86,8 @@ class Growth(NamedTuple):
         `step` counts from 0. Nodes that are not `live` get no children; the round stops drafting
         when no node is live.
       finish: (grown, root int32 []) -> Tree of N rows. Candidates of log-probability -inf are never
-        used, and no node is deeper than `depth_limit`; `size` counts the rows in use.
+        used, and no node is deeper than `depth_limit`; `size` counts the rows in use. Which nodes
+        of a pool become which rows must not depend on their tokens.
       entropy: whether `StepCandidates.entropy` is read.
       confidence: whether paths are scored by the drafter's `Proposal.confidence` instead of its
         distributions; each slot then has one candidate.

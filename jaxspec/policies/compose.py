@@ -18,9 +18,20 @@ class ComposedConfig(PolicyConfig):
 
     Attributes:
       parts: configs of the policies; the first part that has an act decides it.
+      score_scale: that of the parts that have one.
     """
 
     parts: tuple[PolicyConfig, ...] = ()
+    score_scale: float | None = dataclasses.field(default=None, kw_only=True)
+
+    def __post_init__(self):
+        scales = {one.score_scale for one in self.parts} - {None}
+        if len(scales) > 1:
+            raise ValueError(
+                f"the policies read scores at the scales {' and '.join(map(str, sorted(scales)))}: "
+                "compose policies of one scale, or train one of them again"
+            )
+        object.__setattr__(self, "score_scale", next(iter(scales), None))
 
     def functions(self) -> Functions:
         return _functions(self)
@@ -118,13 +129,16 @@ def _functions(config: ComposedConfig) -> Functions:
         for i, part in enumerate(parts):
             own = getattr(part.act, name)
             if own is not None:
-                return lambda controls, state, seen: own(controls[i], state[i], seen)
+                return lambda controls, state, seen: own(controls[i], state[i], shown(i, seen))
         return None
 
+    def shown(i, seen):
+        """Show a part without a scale the scores of the tree."""
+        return seen if config.parts[i].score_scale or seen.built is None else seen.built
+
     def observe(controls, state, outcome):
-        return tuple(
-            part.observe(*own, outcome) for part, *own in zip(parts, controls, state, strict=True)
-        )
+        each = enumerate(zip(parts, controls, state, strict=True))
+        return tuple(part.observe(*own, shown(i, outcome)) for i, (part, *own) in each)
 
     return Functions(
         lambda shape: tuple(part.init(shape) for part in parts),

@@ -49,6 +49,7 @@ class Observation(flax.struct.PyTreeNode):
     """The input of a policy.
 
     A field is None if it is not available at this moment or not named in `Functions.needs`.
+    Log-probabilities, entropies and probabilities are at the policy's scale, see `PolicyConfig`.
 
     Attributes:
       context: int32 [B], cached tokens.
@@ -66,6 +67,7 @@ class Observation(flax.struct.PyTreeNode):
         for children of the root.
       tree: the round's tree at capacity.
       logits: float32 [B, V], the target's logits after the last prompt token.
+      built: the same with the scores that the tree is ordered by; None if these are shown here.
     """
 
     context: jax.Array
@@ -79,6 +81,7 @@ class Observation(flax.struct.PyTreeNode):
     carried: jax.Array | None = None
     tree: Tree | None = None
     logits: jax.Array | None = None
+    built: Observation | None = None
 
 
 class Outcome(flax.struct.PyTreeNode):
@@ -88,10 +91,11 @@ class Outcome(flax.struct.PyTreeNode):
       drafted: bool [], whether the round drafted.
       rows: int32 [B], verified rows, the root included.
       steps: int32 [], draft steps.
-      tree: the tree as it was verified.
+      tree: the tree as it was verified, with log-probabilities at the policy's scale.
       accepted: with `count` int32 [B], the emitted tokens.
       context: int32 [B], cached tokens before the round.
       live: bool [B], sequences that were not finished before the round.
+      built: the same with the scores that the tree is ordered by; None if these are shown here.
     """
 
     drafted: jax.Array
@@ -101,6 +105,7 @@ class Outcome(flax.struct.PyTreeNode):
     accepted: Accepted
     context: jax.Array
     live: jax.Array
+    built: Outcome | None = None
 
 
 class Acts(NamedTuple):
@@ -169,6 +174,11 @@ class PolicyConfig:
     Attributes:
       widths: numbers of rows that verification is compiled for, ascending from 1. The last one is
         the maximum number of rows of a tree.
+      score_scale: divisor of the drafter's logits in what the policy reads of them: path
+        log-probabilities, probabilities and entropies. They are then the same at every temperature
+        and score temperature of a call, without noise; 1 is the plain softmax. A policy has learnt,
+        or its thresholds were chosen, at one scale. None: it reads no scores, or those that the
+        tree is ordered by, which depend on all of these.
       score_temperature: divisor of the draft logits when paths are scored, for calls that give
         none; 1 scores paths by the drafter's raw probabilities. None: the drafter's own.
       each_round: report the time of every round instead of that of whole decodes, see
@@ -176,6 +186,7 @@ class PolicyConfig:
     """
 
     widths: tuple[int, ...] = ()
+    score_scale: float | None = dataclasses.field(default=1.0, kw_only=True)
     score_temperature: float | None = dataclasses.field(default=None, kw_only=True)
     each_round: bool = dataclasses.field(default=False, kw_only=True)
 

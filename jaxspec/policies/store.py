@@ -22,7 +22,7 @@ import numpy as np
 from jaxspec.core.runtime.jax_settings import under_own_settings
 from jaxspec.costs.row_costs import RowCosts
 from jaxspec.io.files.atomic import staging, write_text
-from jaxspec.policies.protocol import Policy
+from jaxspec.policies.protocol import Policy, PolicyConfig
 from jaxspec.policies.registry import tag_of, tagged, tagged_class
 
 HEADER, ARRAYS = "policy.json", "arrays"
@@ -150,6 +150,8 @@ def _decode(value: Any, arrays: Mapping[str, Any]) -> Any:
         return {name: _decode(one, arrays) for name, one in value["dict"].items()}
     found = tagged_class(value.get("tag"))
     fields = {name: _decode(one, arrays) for name, one in value.get("fields", {}).items()}
+    if issubclass(found, PolicyConfig):
+        _check_scale(found, fields)
     try:
         return found(**fields)
     except TypeError as error:
@@ -157,6 +159,19 @@ def _decode(value: Any, arrays: Mapping[str, Any]) -> Any:
             f"the saved policy's part {value['tag']!r} does not fit {found.__name__} ({error}): "
             "train the policy again"
         ) from None
+
+
+def _check_scale(found: type[PolicyConfig], fields: Mapping[str, Any]) -> None:
+    """Refuse a policy that was saved without the scale of the scores that it reads.
+
+    It read those of the tree, which were another thing in every setting.
+    """
+    if "score_scale" not in fields and found.score_scale is not None:
+        raise ValueError(
+            f"the saved policy is from before a {found.__name__} kept the scale of the scores that "
+            "it reads: train and save it again; or, if it was trained on greedy text, add the score "
+            f'temperature of its drafter then as "score_scale" to its fields in {HEADER}'
+        )
 
 
 def _orbax():

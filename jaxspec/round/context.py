@@ -118,6 +118,29 @@ class Round:
             return jnp.where(self.decodes_greedily, greedy, sampled)[:, None, None]
         return greedy if self.config.sampling.greedy else sampled
 
+    @functools.cached_property
+    def score_scale(self) -> float | None:
+        """Divisor of the drafter's logits in the scores that the policy reads.
+
+        None: it reads the scores of the tree, or these are the same.
+        """
+        policy, request = self.config.policy, self.request
+        if policy is None or policy.score_scale is None or self.growth.confidence:
+            return None
+        adjusted = request.sampling.penalties is not None or request.stop_from is not None
+        same = self.config.sampling.greedy and not adjusted
+        return (
+            None
+            if same and self.score_temperatures[0] == policy.score_scale
+            else policy.score_scale
+        )
+
+    @property
+    def figure_scale(self) -> float:
+        """Divisor of the drafter's logits in the entropies and probabilities that a policy reads."""
+        policy = self.config.policy
+        return 1.0 if policy is None or policy.score_scale is None else policy.score_scale
+
     def noise(self, position: jax.Array, count: int) -> jax.Array | None:
         """Draw the Gumbel noise of `count` tokens from positions `position` int32 [B] on.
 

@@ -10,21 +10,28 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.builders import StepCandidates
-from jaxspec.core.state import DecodeState, Nodes
+from jaxspec.core.state import DecodeState, Nodes, Pool
 from jaxspec.drafters.base import Proposal
 from jaxspec.drafters.registry import record_of
 from jaxspec.round.context import Round
+from jaxspec.round.grow import score_pool
 from jaxspec.round.lookahead import Foreseen, choose_states, is_certain, look_up
-from jaxspec.round.proposals import Drafted, count_slots, limit_depth, propose, rank_candidates
+from jaxspec.round.proposals import (
+    Drafted,
+    count_slots,
+    limit_depth,
+    propose,
+    rank_step,
+    take_slots,
+)
 from jaxspec.round.sizes import run_smallest
 from jaxspec.round.stop_rule import (
     Sources,
     apply_stop_rule,
-    asks_policy,
     choose_where,
     init_sources,
-    look_back,
     record_sources,
+    select_sources,
 )
 from pallas_kernels.aot import FALLBACK
 
@@ -43,6 +50,7 @@ class _Growing(NamedTuple):
       scratch: the drafter's own arrays of this round.
       logprob, below: see `Drafted`.
       sources: figures of the distributions that the policy reads.
+      scores, offered: see `Drafted`.
     """
 
     step: jax.Array
@@ -52,6 +60,8 @@ class _Growing(NamedTuple):
     logprob: jax.Array | None
     below: jax.Array | None
     sources: Sources | None
+    scores: jax.Array | None = None
+    offered: StepCandidates | None = None
 
 
 def draft(round: Round, state: DecodeState, noise: jax.Array | None) -> Drafted:
@@ -73,10 +83,14 @@ def draft(round: Round, state: DecodeState, noise: jax.Array | None) -> Drafted:
             return _fall_back(fell_back, functools.partial(take, step), growing, quick)
         growing = take(step, growing)
     drafted = Drafted(growing.grown, growing.logprob, growing.below, growing.step)
-    if growing.sources is not None:
-        figures = look_back(growing.grown, growing.nodes, growing.sources)
-        drafted = drafted._replace(figures=figures)
-    return drafted._replace(scratch=growing.scratch)
+    drafted = drafted._replace(
+        scratch=growing.scratch, scores=growing.scores, offered=growing.offered
+    )
+    if growing.sources is None:
+        return drafted
+    last = growing.nodes
+    figures = select_sources(growing.sources, last.source)
+    return drafted._replace(frontier=last.node, figures=figures)
 
 
 def _fall_back(
@@ -87,13 +101,14 @@ def _fall_back(
 ) -> Drafted:
     """Return the `quick` tree, or take all steps from `growing` on where `fell_back` bool [] holds."""
 
-    def again() -> tuple[Any, jax.Array]:
+    def again() -> tuple[Any, jax.Array, jax.Array | None]:
         grown = take(growing)
-        return grown.grown, grown.step
+        return grown.grown, grown.step, grown.scores
 
+    found = quick.grown, quick.step, quick.scores
     with jax.named_scope(FALLBACK):  # reports of compiled programs tell its cost apart
-        grown, steps = jax.lax.cond(fell_back, again, lambda: (quick.grown, quick.step))
-    return Drafted(grown, steps=steps, fell_back=fell_back)
+        grown, steps, scores = jax.lax.cond(fell_back, again, lambda: found)
+    return Drafted(grown, steps=steps, fell_back=fell_back, scores=scores)
 
 
 def _layers(round: Round) -> int:
@@ -134,31 +149,50 @@ def _begin(
     """Draft after the root and start the tree; with a shortlist, also compute what it foresees."""
     config, growth, batch = round.config, round.growth, state.root.shape[0]
     if round.plan.blocks:
-        grown, nodes = jax.vmap(growth.init)(_draft_block(round, state, noise), limit)
-        return _Growing(jnp.int32(0), grown, nodes, None, None, None, None), None
+        candidates = _draft_block(round, state, noise)
+        grown, nodes = jax.vmap(growth.init)(candidates, limit)
+        begun = _Growing(jnp.int32(0), grown, nodes, None, None, None, None)
+        return begun._replace(offered=_keep(round, candidates)), None
     proposal, scratch = propose(round, state)
-    proposal = _take_slots(proposal, growth.slots)
+    proposal = take_slots(proposal, growth.slots)
     known = below = None
     if growth.steps and config.acceptance == "rejection" and not config.sampling.greedy:
         slots = growth.slots * (1 + growth.steps * growth.nodes)
         known = jnp.full((batch, slots, round.params.spec.target.vocab_size), -jnp.inf)
     depth = jnp.zeros((batch, 1), jnp.int32)
-    candidates, known = _rank_step(round, state, noise, proposal, depth, known, 0)
+    candidates, known = rank_step(round, state, noise, proposal, depth, known, 0)
     grown, nodes = jax.vmap(growth.init)(candidates, limit)
     if known is not None and growth.nodes and growth.candidates > 1:
         below = jnp.zeros(grown.token.shape, jnp.int32)
-    sources = foreseen = None
-    if asks_policy(round):
+    scores = sources = foreseen = None
+    if candidates.scores is not None and growth.nodes:
+        scores = _score_first(state, grown, candidates)
+    if round.plan.asks_policy:
         carries = round.policy.act.carry is not None
         sources = init_sources(proposal, count_slots(round), round.policy.needs, carries)
-        sources = record_sources(sources, proposal, 0)
-        grown, nodes, sources = apply_stop_rule(round, state, 0, grown, nodes, sources, ~state.done)
+        sources = record_sources(sources, proposal, 0, round.figure_scale)
+        on = ~state.done
+        grown, nodes, sources = apply_stop_rule(round, state, 0, grown, scores, nodes, sources, on)
     if growth.shortlist:
         states = choose_states(round, state, noise, scratch, candidates)
         proposal, _ = _expand(round, state, scratch, states, jnp.int32(0))
-        offered, _ = _rank_step(round, state, noise, proposal, states.depth, None, 0)
-        foreseen = Foreseen(states, offered)
-    return _Growing(jnp.int32(0), grown, nodes, scratch, known, below, sources), foreseen
+        found, _ = rank_step(round, state, noise, proposal, states.depth, None, 0)
+        foreseen = Foreseen(states, found)
+    begun = _Growing(jnp.int32(0), grown, nodes, scratch, known, below, sources, scores)
+    return begun._replace(offered=_keep(round, candidates)), foreseen
+
+
+def _keep(round: Round, candidates: StepCandidates) -> StepCandidates | None:
+    """Keep scored candidates of a tree that is built from one proposal, see `Drafted.offered`."""
+    return None if round.growth.nodes or candidates.scores is None else candidates
+
+
+def _score_first(state: DecodeState, pool: Pool, offered: StepCandidates) -> jax.Array:
+    """Score the nodes of a pool after the root's step, see `score_pool`: float32 [B, P]."""
+    none = jnp.zeros((*state.root.shape, 1), jnp.int32)
+    root = Nodes(state.root[:, None], none, none, none - 1, none == 0)
+    empty = jnp.full_like(pool.logprob, -jnp.inf)
+    return jax.vmap(score_pool)(empty, empty, pool, root, offered)
 
 
 def _draft_block(round: Round, state: DecodeState, noise: jax.Array | None) -> StepCandidates:
@@ -171,13 +205,14 @@ def _draft_block(round: Round, state: DecodeState, noise: jax.Array | None) -> S
 
     def of_size(size: int) -> Callable[[], StepCandidates]:
         def run() -> StepCandidates:
-            proposal = _take_slots(propose(round, state, size)[0], size - 1)
-            found, _ = _rank_step(round, state, noise, proposal, root, None, 0)
+            proposal = take_slots(propose(round, state, size)[0], size - 1)
+            found, _ = rank_step(round, state, noise, proposal, root, None, 0)
             after = (0, 0), (0, 0), (0, slots - (size - 1))
             none = functools.partial(jnp.pad, constant_values=-jnp.inf)
             return found.replace(
                 token=jnp.pad(found.token, (*after, (0, 0))),
                 logprob=none(found.logprob, (*after, (0, 0))),
+                scores=None if found.scores is None else none(found.scores, (*after, (0, 0))),
                 entropy=None if found.entropy is None else jnp.pad(found.entropy, after),
             )
 
@@ -198,11 +233,11 @@ def _step(
 ) -> _Growing:
     """Draft after the chosen nodes, or look them up, and let the builder choose the next ones."""
     growth = round.growth
-    i, grown, nodes, scratch, known, below, sources = growing
+    i, grown, nodes, scratch, known, below, sources, scores, _ = growing
     first = growth.slots + i * growth.nodes * growth.slots
     if foreseen is None:
         proposal, scratch = _expand(round, state, scratch, nodes, first)
-        candidates, known = _rank_step(round, state, noise, proposal, nodes.depth, known, first)
+        candidates, known = rank_step(round, state, noise, proposal, nodes.depth, known, first)
     else:
         proposal, (nodes, candidates) = None, look_up(foreseen, nodes)
     if below is not None:
@@ -213,17 +248,21 @@ def _step(
     larger, following = jax.vmap(growth.grow, (0, 0, 0, None, 0))(
         grown, nodes, candidates, i, limit
     )
+    on = nodes.live.any(1)
     if sources is not None and proposal is not None:
         # Sequences that stopped keep their tree while others' grow.
-        on = nodes.live.any(1)
         larger, following = jax.tree.map(
             functools.partial(choose_where, on), (larger, following), (grown, nodes)
         )
-        sources = record_sources(sources, proposal, first)
+    if scores is not None:
+        before = grown.logprob
+        scores = jax.vmap(score_pool)(scores, before, larger, nodes, candidates)
+    if sources is not None and proposal is not None:
+        sources = record_sources(sources, proposal, first, round.figure_scale)
         larger, following, sources = apply_stop_rule(
-            round, state, i + 1, larger, following, sources, on
+            round, state, i + 1, larger, scores, following, sources, on
         )
-    return _Growing(i + 1, larger, following, scratch, known, below, sources)
+    return _Growing(i + 1, larger, following, scratch, known, below, sources, scores)
 
 
 def _expand(
@@ -235,51 +274,4 @@ def _expand(
     proposal, scratch = expand(
         round.drafter_variables, state.draft, scratch, round.target_head, nodes, first
     )
-    return _take_slots(proposal, round.growth.slots), scratch
-
-
-def _rank_step(
-    round: Round,
-    state: DecodeState,
-    noise: jax.Array | None,
-    proposal: Proposal,
-    depth: jax.Array,
-    known: jax.Array | None,
-    start: jax.Array | int,
-) -> tuple[StepCandidates, jax.Array | None]:
-    """Rank the candidates of a step and collect the draft's log-probabilities.
-
-    Args:
-      depth: int32 [B, M], depths of the nodes drafted from; the root's is 0.
-      known: float32 [B, depth, V], log-probabilities of all steps, or None if one step gives all.
-      start: number of the step's first slot, a row of `known`.
-    """
-    batch, nodes, slots, vocab = proposal.logits.shape
-    ours = noise
-    if noise is not None and round.plan.in_steps:
-        ours = _noise_at(noise, (depth[..., None] + jnp.arange(slots)).reshape(batch, -1))
-    flat = proposal.logits.reshape(batch, -1, vocab)
-    ranked, logprob = rank_candidates(round, state, ours, flat, start)
-    if known is not None and logprob is not None:
-        logprob = jax.lax.dynamic_update_slice(known, logprob, (0, start, 0))
-    token, score = (x.reshape(batch, nodes, slots, -1) for x in (ranked.token, ranked.logprob))
-    if round.growth.confidence:
-        assert proposal.confidence is not None, "the builder is bound to a drafter that gives it"
-        chance = jax.nn.log_sigmoid(proposal.confidence)[..., None]
-        score = jnp.where(score > -jnp.inf, chance, -jnp.inf)
-    entropy = None if ranked.entropy is None else ranked.entropy.reshape(batch, nodes, slots)
-    return StepCandidates(token, score, proposal.classes, entropy), logprob
-
-
-def _take_slots(proposal: Proposal, slots: int) -> Proposal:
-    """Keep the first `slots` slots of each node's proposal."""
-    return jax.tree.map(lambda part: part[:, :, :slots], proposal)
-
-
-def _noise_at(noise: jax.Array, places: jax.Array) -> jax.Array:
-    """Look up the noise [B, N, V] of tokens `places` int32 [B, N] after the root.
-
-    Places beyond the last get the noise of the last.
-    """
-    at = jnp.minimum(places, noise.shape[1] - 1)[..., None]
-    return jnp.take_along_axis(noise, at, axis=1)
+    return take_slots(proposal, round.growth.slots), scratch

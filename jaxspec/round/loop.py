@@ -7,21 +7,24 @@ without a drafter: its tree is the root alone.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxspec.core.columns import write_columns
 from jaxspec.core.params import Params
-from jaxspec.core.state import DecodeState, Request
+from jaxspec.core.state import DecodeState, Pool, Request, Tree
 from jaxspec.core.tree import keep_rows, pad_rows, root_only
 from jaxspec.policies.protocol import Observation, Outcome
 from jaxspec.round.commit import absorb, absorb_pending, commit, enqueue, has_room, remember
 from jaxspec.round.context import Round, make_round
 from jaxspec.round.draft import draft
-from jaxspec.round.grow import find_drawn, grow
+from jaxspec.round.grow import find_drawn, grow, show_tree
 from jaxspec.round.plan import DecodeConfig
+from jaxspec.round.proposals import Drafted
 from jaxspec.round.quick_jit import quick_jit
+from jaxspec.round.stop_rule import show_pool
 from jaxspec.round.verify import fit_rows, verify, verify_rows
 from jaxspec.targets.sharding.state import place_state
 
@@ -84,16 +87,42 @@ def drafted_round(round: Round, state: DecodeState) -> DecodeState:
     noise = round.noise(state.cache.length + 1, round.plan.longest)
     drafted = draft(round, state, noise)
     state = remember(round, state, drafted.scratch)
-    tree, steps = grow(round, state, drafted), jnp.int32(drafted.steps)
-    if policy is not None and policy.act.rows is not None:
-        context, live, figures = state.cache.length, ~state.done, drafted.figures or {}
-        seen = Observation(context, live, steps, drafted.pool, tree=tree, **figures)
-        rows = policy.act.rows(round.request.controls, state.control, seen)
-        tree = keep_rows(tree, jnp.broadcast_to(rows, state.done.shape))
+    tree, steps, scores = grow(round, state, drafted), jnp.int32(drafted.steps), None
+    if policy is not None:
+        shown = show_tree(round.growth, drafted, tree)
+        scores = None if shown is tree else shown.logprob
+        tree = choose_size(round, state, drafted, tree, shown)
     verified = verify(round, state, tree, noise, find_drawn(round, drafted))
     state, committed = commit(round, state, tree, verified)
-    state = observe(round, before, state, steps)
+    state = observe(round, before, state, steps, scores)
     return absorb(round, state, committed)
+
+
+def choose_size(
+    round: Round, state: DecodeState, drafted: Drafted, tree: Tree, shown: Tree
+) -> Tree:
+    """Keep the rows that the policy verifies, if it decides about them.
+
+    Args:
+      shown: see `show_tree`.
+    """
+    if round.policy.act.rows is None:
+        return tree
+    figures: dict[str, Any] = drafted.figures or {}
+
+    def at(pool: Pool | None, tree: Tree) -> Observation:
+        frontier = None
+        if pool is not None and drafted.frontier is not None:
+            frontier = jnp.take_along_axis(pool.logprob, drafted.frontier, axis=1)
+        first = state.cache.length, ~state.done, jnp.int32(drafted.steps), pool, frontier
+        return Observation(*first, tree=tree, **figures)
+
+    seen, pool = at(drafted.pool, tree), drafted.pool
+    if shown is not tree:
+        pool = None if pool is None else show_pool(pool, drafted.scores)
+        seen = at(pool, shown).replace(built=seen)
+    rows = round.policy.act.rows(round.request.controls, state.control, seen)
+    return keep_rows(tree, jnp.broadcast_to(rows, state.done.shape))
 
 
 def autoregressive_round(round: Round, state: DecodeState) -> DecodeState:
@@ -113,21 +142,29 @@ def autoregressive_round(round: Round, state: DecodeState) -> DecodeState:
     return enqueue(observe(round, before, state, jnp.int32(-1)), committed)
 
 
-def observe(round: Round, before: DecodeState, state: DecodeState, steps: jax.Array) -> DecodeState:
+def observe(
+    round: Round,
+    before: DecodeState,
+    state: DecodeState,
+    steps: jax.Array,
+    scores: jax.Array | None = None,
+) -> DecodeState:
     """Show the policy, if the call has one, the outcome of a round.
 
     Args:
       before: the state at the start of the round.
       state: the state after its commit.
       steps: int32 [], draft steps of the round; -1 for an autoregressive round.
+      scores: float32 [B, N], of the tree at the scale that the policy reads; None: its own.
     """
     policy = round.plan.policy
     if policy is None:
         return state
-    live = ~before.done
-    outcome = Outcome(
-        steps >= 0, state.tree.size, steps, state.tree, state.accepted, before.cache.length, live
-    )
+    live, tree = ~before.done, state.tree
+    outcome = Outcome(steps >= 0, tree.size, steps, tree, state.accepted, before.cache.length, live)
+    if scores is not None:
+        scores = jnp.where(tree.logprob > -jnp.inf, scores, -jnp.inf)
+        outcome = outcome.replace(tree=tree.replace(logprob=scores), built=outcome)
     taken = jnp.broadcast_to(steps, live.shape)[:, None]
     assert state.round_steps is not None, "prefill makes room for them under a policy"
     return state.replace(

@@ -99,6 +99,11 @@ class Plan(NamedTuple):
         return self.growth is not None and self.growth.nodes > 0
 
     @property
+    def asks_policy(self) -> bool:
+        """Whether the policy decides after draft steps, or reads figures of their distributions."""
+        return self.in_steps and self.policy is not None and self.policy.follows_steps
+
+    @property
     def steps(self) -> int:
         """Largest number of draft steps of a round after the root's."""
         return 0 if self.growth is None else self.growth.steps

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.acceptance import sample_candidates
+from jaxspec.builders import StepCandidates
 from jaxspec.builders.candidates import entropy, rank
 from jaxspec.core.sampling.sampling import process
 from jaxspec.core.state import Candidates, DecodeState, Pool
@@ -29,8 +30,12 @@ class Drafted(NamedTuple):
       fell_back: bool [], whether a shortlist did not foresee what matters, so that all steps were
         taken again, see `jaxspec.round.lookahead`.
       scratch: the drafter's own arrays of the round; None if they are not kept.
-      figures: what the policy reads of the last draft step, by name, see
-        `Observation`; None if it reads none.
+      scores: float32 [B, P], of the pool's nodes, at the scale that the policy reads; None if these
+        are the pool's own.
+      offered: candidates [B, 1, K, C] of a tree from one proposal, if the policy reads their scores.
+      frontier: int32 [B, M], the pool's nodes to draft from after the last step of each sequence,
+        if the policy follows the steps.
+      figures: what it reads of them, by name, see `Observation`.
     """
 
     grown: Any
@@ -39,6 +44,9 @@ class Drafted(NamedTuple):
     steps: jax.Array | int = 0
     fell_back: jax.Array | bool = False
     scratch: Any = None
+    scores: jax.Array | None = None
+    offered: StepCandidates | None = None
+    frontier: jax.Array | None = None
     figures: dict[str, jax.Array] | None = None
 
     @property
@@ -123,6 +131,73 @@ def rank_candidates(
     # Greedy sequences alone need none of the passes over the vocabulary that settings take.
     plain = round.decodes_greedily.all() & ~asks_now(round, state)
     return jax.lax.cond(plain, rank_greedily, rank_sampled), None
+
+
+def score_candidates(
+    logits: jax.Array, token: jax.Array, logprob: jax.Array, scale: float
+) -> jax.Array:
+    """Score a step's candidates at the scale that a policy reads: float32 [B, D, C].
+
+    Args:
+      logits: [B, D, V], the drafter's own.
+      token: int32 [B, D, C].
+      logprob: float32 [B, D, C], scores of the tree; candidates of -inf stay unusable.
+      scale: divisor of the logits.
+    """
+    logits = logits.astype(jnp.float32) / scale
+    whole = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+    scores = jnp.take_along_axis(logits, token, axis=-1) - whole
+    return jnp.where(logprob > -jnp.inf, jnp.minimum(scores, 0.0), -jnp.inf)
+
+
+def rank_step(
+    round: Round,
+    state: DecodeState,
+    noise: jax.Array | None,
+    proposal: Proposal,
+    depth: jax.Array,
+    known: jax.Array | None,
+    start: jax.Array | int,
+) -> tuple[StepCandidates, jax.Array | None]:
+    """Rank the candidates of a step and collect the draft's log-probabilities.
+
+    Args:
+      depth: int32 [B, M], depths of the nodes drafted from; the root's is 0.
+      known: float32 [B, depth, V], log-probabilities of all steps, or None if one step gives all.
+      start: number of the step's first slot, a row of `known`.
+    """
+    batch, nodes, slots, vocab = proposal.logits.shape
+    ours = noise
+    if noise is not None and round.plan.in_steps:
+        ours = noise_at(noise, (depth[..., None] + jnp.arange(slots)).reshape(batch, -1))
+    flat = proposal.logits.reshape(batch, -1, vocab)
+    ranked, logprob = rank_candidates(round, state, ours, flat, start)
+    if known is not None and logprob is not None:
+        logprob = jax.lax.dynamic_update_slice(known, logprob, (0, start, 0))
+    token, score = (x.reshape(batch, nodes, slots, -1) for x in (ranked.token, ranked.logprob))
+    if round.growth.confidence:
+        assert proposal.confidence is not None, "the builder is bound to a drafter that gives it"
+        chance = jax.nn.log_sigmoid(proposal.confidence)[..., None]
+        score = jnp.where(score > -jnp.inf, chance, -jnp.inf)
+    entropy = None if ranked.entropy is None else ranked.entropy.reshape(batch, nodes, slots)
+    scores, scale = None, round.score_scale
+    if scale is not None:
+        scores = score_candidates(flat, ranked.token, ranked.logprob, scale).reshape(score.shape)
+    return StepCandidates(token, score, proposal.classes, entropy, scores), logprob
+
+
+def take_slots(proposal: Proposal, slots: int) -> Proposal:
+    """Keep the first `slots` slots of each node's proposal."""
+    return jax.tree.map(lambda part: part[:, :, :slots], proposal)
+
+
+def noise_at(noise: jax.Array, places: jax.Array) -> jax.Array:
+    """Look up the noise [B, N, V] of tokens `places` int32 [B, N] after the root.
+
+    Places beyond the last get the noise of the last.
+    """
+    at = jnp.minimum(places, noise.shape[1] - 1)[..., None]
+    return jnp.take_along_axis(noise, at, axis=1)
 
 
 def limit_depth(round: Round, state: DecodeState) -> jax.Array:

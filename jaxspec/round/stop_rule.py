@@ -69,15 +69,21 @@ def init_sources(
     )
 
 
-def record_sources(sources: Sources, proposal: Proposal, first: jax.Array | int) -> Sources:
-    """Write the figures of a step's M * K slots from number `first` int32 [] on."""
+def record_sources(
+    sources: Sources, proposal: Proposal, first: jax.Array | int, scale: float
+) -> Sources:
+    """Write the figures of a step's M * K slots from number `first` int32 [] on.
+
+    Those of distributions are of the drafter's logits divided by `scale`.
+    """
     batch = proposal.logits.shape[0]
 
     def put(room: jax.Array, value: jax.Array) -> jax.Array:
         value = value.reshape(batch, -1, *room.shape[2:]).astype(room.dtype)
         return jax.lax.dynamic_update_slice(room, value, (0, first) + (0,) * (room.ndim - 2))
 
-    logprob = jax.nn.log_softmax(proposal.logits.astype(jnp.float32))  # dead code if not asked for
+    logits = proposal.logits.astype(jnp.float32) / scale
+    logprob = jax.nn.log_softmax(logits)  # dead code if not asked for
     if sources.entropy is not None:
         sources = sources.replace(entropy=put(sources.entropy, entropy(logprob)))
     if sources.top is not None:
@@ -107,16 +113,11 @@ def select_sources(sources: Sources, source: jax.Array) -> dict[str, jax.Array]:
     }
 
 
-def asks_policy(round: Round) -> bool:
-    """Whether the policy decides after draft steps, or reads figures of their distributions."""
-    policy = round.plan.policy
-    return round.plan.in_steps and policy is not None and policy.follows_steps
-
-
-def look_back(pool: Pool, nodes: Nodes, sources: Sources) -> dict[str, jax.Array]:
-    """Return the frontier and the figures after the last step of each sequence, by name."""
-    logprob = jnp.take_along_axis(pool.logprob, nodes.node, axis=1)
-    return {"frontier": logprob, **select_sources(sources, nodes.source)}
+def show_pool(pool: Pool, scores: jax.Array | None) -> Pool:
+    """Return a pool with the scores [B, P] that the policy reads; None: its own."""
+    if scores is None:
+        return pool
+    return pool.replace(logprob=jnp.where(pool.logprob > -jnp.inf, scores, -jnp.inf))
 
 
 def apply_stop_rule(
@@ -124,6 +125,7 @@ def apply_stop_rule(
     state: DecodeState,
     steps: jax.Array | int,
     pool: Pool,
+    scores: jax.Array | None,
     nodes: Nodes,
     sources: Sources,
     grew: jax.Array,
@@ -134,18 +136,31 @@ def apply_stop_rule(
 
     Args:
       steps: draft steps taken after the root's.
+      scores: float32 [B, P], of the pool at the scale that the policy reads; None: its own.
       grew: bool [B], sequences that took the last step.
     """
     growth, act, controls = round.growth, round.policy.act, round.request.controls
     logprob = jnp.take_along_axis(pool.logprob, nodes.node, axis=1)
     figures: dict[str, Any] = select_sources(sources, nodes.source)
-    seen = Observation(state.cache.length, ~state.done, steps, pool, logprob, **figures)
+
+    def look(pool: Pool, there: jax.Array) -> Observation:
+        """Show the pool and the frontier where `there` bool [B, M] holds."""
+
+        def at(pool: Pool) -> Observation:
+            frontier = jnp.take_along_axis(pool.logprob, nodes.node, axis=1)
+            frontier = jnp.where(there & (logprob > -jnp.inf), frontier, -jnp.inf)
+            return Observation(state.cache.length, ~state.done, steps, pool, frontier, **figures)
+
+        own = at(pool)
+        return own if scores is None else at(show_pool(pool, scores)).replace(built=own)
+
     if act.keep is not None:
+        seen = look(pool, logprob > -jnp.inf)
         kept = act.keep(controls, state.control, seen) & (logprob > -jnp.inf)
         fewer = _drop_nodes(pool, nodes, kept)
         pool = jax.tree.map(functools.partial(choose_where, grew), fewer, pool)
         nodes = nodes.replace(live=nodes.live & kept)
-    seen = seen.replace(pool=pool, frontier=jnp.where(nodes.live, logprob, -jnp.inf))
+    seen = look(pool, nodes.live)
     if act.deeper is not None:
         on = act.deeper(controls, state.control, seen)
         nodes = nodes.replace(live=nodes.live & on[:, None])

@@ -32,7 +32,7 @@ def make_table(config: TableConfig) -> Drafter:
     def propose(params, base, token, depth):
         at = jnp.minimum(depth, config.depth - 1)[..., None]
         logits = jnp.take_along_axis(base, at, axis=1) + params["bias"][token]
-        return Proposal(logits[:, :, None])
+        return Proposal(logits[:, :, None], hidden=logits[:, :, None])
 
     def start(params, state, target, root, rows):
         base = params["base"]
@@ -62,6 +62,26 @@ def make_table(config: TableConfig) -> Drafter:
 TABLE = DrafterRecord(name="table", config=TableConfig, make=make_table, compared=("lattice",))
 
 
+def make_block_table(config: TableConfig) -> Drafter:
+    """Propose all depths at once by `base` alone."""
+
+    def start(params, state, target, root, rows):
+        return Proposal(params["base"][:, None]), None
+
+    stepwise = make_table(config)
+    return stepwise._replace(slots=config.depth, start=start, expand=None, look_ahead=None)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BlockTableConfig(TableConfig):
+    pass
+
+
+BLOCK_TABLE = DrafterRecord(
+    name="block_table", config=BlockTableConfig, make=make_block_table, compared=("chain",)
+)
+
+
 @functools.partial(jax.jit, static_argnames=("builder", "budget", "scale", "temperature"))
 def draft_trees(base, bias, root, noise, *, builder, budget, scale=1.0, temperature=0.0):
     """Draft a round's trees.
@@ -73,26 +93,37 @@ def draft_trees(base, bias, root, noise, *, builder, budget, scale=1.0, temperat
     Returns:
       (Tree [B, budget], bool []: whether the round fell back to its dense steps).
     """
+    settings = {"builder": builder, "budget": budget, "score_temperature": scale}
+    round, state = begin_round(base, bias, root, temperature, **settings)
+    drafted = draft(round, state, noise)
+    return grow(round, state, drafted), jnp.asarray(drafted.fell_back)
+
+
+def begin_round(base, bias, root, temperature, *, block=False, controls=None, **settings):
+    """Make a `Round` of the table's drafter, and the part of a state that drafting reads.
+
+    Args:
+      base, bias, root: see `draft_trees`.
+      block: propose all depths at once, by `base` alone.
+      controls: of the policy.
+      settings: of `DecodeConfig`.
+    """
     batch, depth, vocab = base.shape
     target = TargetConfig(
         hidden_size=4, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=4, ffn_size=4,
         vocab_size=vocab, max_positions=8,
     )  # fmt: skip
-    config = TableConfig(vocab_size=vocab, depth=depth)
-    params = Params({}, {}, Spec(target)).with_drafter(
-        "table", config, {"base": base, "bias": bias}
-    )
+    name = "block_table" if block else "table"
+    config = (BlockTableConfig if block else TableConfig)(vocab_size=vocab, depth=depth)
+    params = Params({}, {}, Spec(target)).with_drafter(name, config, {"base": base, "bias": bias})
     sampling, values = make_sampling(temperature)
     none = np.zeros(batch, np.int32)
-    request = Request(none, none, 0, none.astype(np.uint32), values)
-    settings = DecodeConfig("table", sampling, builder, budget, score_temperature=scale)
-    round = make_round(params, request, settings)
+    request = Request(none, none, 0, none.astype(np.uint32), values, controls)
+    round = make_round(params, request, DecodeConfig(name, sampling, **settings))
     cache = SimpleNamespace(length=jnp.asarray(none))
-    state = SimpleNamespace(
-        root=root, done=jnp.zeros(batch, bool), draft=(), cache=cache, block=None
-    )
-    drafted = draft(round, state, noise)
-    return grow(round, state, drafted), jnp.asarray(drafted.fell_back)
+    done = jnp.zeros(batch, bool)
+    state = SimpleNamespace(root=root, done=done, draft=(), cache=cache, block=None, control=())
+    return round, state
 
 
 def best_paths(base, bias, root, count, noise=None, scale=1.0, temperature=1.0):

@@ -39,7 +39,9 @@ def make_record(texts: int = 8, seed: int = 0) -> Record:
         "width": WIDTH,
         "steps": STEPS,
     }
-    header |= {"sizes": list(SIZES), "domains": ["code", "math"] * (texts // 2)}
+    header |= {"sizes": list(SIZES), "domains": ["code", "math"] * (texts // 2), "score_scale": 1.0}
     committed = np.minimum(committed, remaining[:, None, None]).astype(np.int8)
     numbers = np.repeat(np.arange(texts, dtype=np.int32), LENGTH)
-    return Record(header, scores.astype(np.float16), committed, 10 + place, remaining, numbers)
+    scores = scores.astype(np.float16)
+    order = np.argsort(-scores, axis=1, kind="stable").astype(np.int16)
+    return Record(header, scores, committed, 10 + place, remaining, numbers, order)

@@ -15,6 +15,7 @@ from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.compose import compose
 from jaxspec.policies.protocol import Policy, PolicyConfig
 from jaxspec.policies.registry import tagged
+from jaxspec.policies.rules.ddd import make_ddd
 from jaxspec.policies.rules.static import make_static
 from jaxspec.policies.store import load_policy, save_policy
 
@@ -43,6 +44,21 @@ def test_another_use_warns(tmp_path):
     ):
         found = load_policy(tmp_path, about={"drafter": "eagle3", "device": "H100"})
     assert int(found.controls.rows) == 5
+
+
+def test_policies_without_the_scale_of_their_scores_are_refused(tmp_path):
+    """Those that read scores; a scale that is added by hand is taken."""
+    save_policy(compose(make_ddd(), make_static(rows=4)), tmp_path)
+    header = json.loads((tmp_path / "policy.json").read_text())
+    composed = header["policy"]["fields"]["config"]["fields"]
+    for fields in (composed, *(part["fields"] for part in composed["parts"]["tuple"])):
+        del fields["score_scale"]
+    (tmp_path / "policy.json").write_text(json.dumps(header))
+    with pytest.raises(ValueError, match='before a DddConfig kept the scale .* as "score_scale"'):
+        load_policy(tmp_path)
+    composed["parts"]["tuple"][0]["fields"]["score_scale"] = 0.25
+    (tmp_path / "policy.json").write_text(json.dumps(header))
+    assert load_policy(tmp_path).config.score_scale == 0.25
 
 
 @tagged("local")

@@ -38,7 +38,7 @@ from jaxspec.tuner.calibrate.by_rows import about
 from ..data.splits import HELD_OUT, mark_held_out
 from ..run.command import one_line_errors
 from ..run.loop import LoopOptions, fit
-from .labels import Labels, collect, load_labels, save_labels
+from .labels import Labels, RecorderConfig, collect, load_labels, save_labels
 from .options import PromptsToAnswer
 
 RULES = ("disco", "specdec_plus", "c2t", "c2t-ltd")
@@ -281,7 +281,9 @@ def _labels(
     settings = {"width": options.tree_width} | {
         name: getattr(options, name) for name in ("depth", "budget", "max_new_tokens")
     }
-    made_with = settings | describe_inputs(params, drafter, prompts)
+    # Rules read what they were trained on, see `PolicyConfig`.
+    scale = {"score_scale": RecorderConfig.score_scale}
+    made_with = settings | scale | describe_inputs(params, drafter, prompts)
     if path.is_file():
         return load_labels(path, made_with)
     labels = collect(params, drafter, [prompt.content for prompt in prompts], **settings)

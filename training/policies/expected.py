@@ -72,10 +72,13 @@ def make_regression_examples(record: Record, steps: int) -> tuple[np.ndarray, np
       record: recorded rounds.
       steps: draft steps of the trees.
     """
-    scores = record.scores.astype(np.float32)
+    order, rows = record.order, record.sizes[-1] - 1
     if record.header["sees"] == "pool":
-        scores = scores[:, : pool_size(record.header["width"], steps)]
-    best = -np.sort(-scores, axis=1)[:, : record.sizes[-1] - 1]
+        # Candidates of these steps in the order of rows: a stable sort brings them to the front.
+        later = order >= pool_size(record.header["width"], steps)
+        order = np.take_along_axis(order, np.argsort(later, axis=1, kind="stable"), axis=1)
+        rows = min(rows, pool_size(record.header["width"], steps))
+    best = np.take_along_axis(record.scores.astype(np.float32), order[:, :rows], axis=1)
     x = regression_features(jnp.asarray(best), jnp.asarray(record.context), best.shape[1])
     return np.asarray(x), record.committed[:, steps].astype(np.float32)
 
@@ -139,7 +142,8 @@ def train_regression(options: RegressionOptions) -> tuple[Policy, dict]:
         fit_network(*training, options) if options.hidden else fit_ridge(*training, options.ridge)
     )
     taken = 0 if options.depth is None and costs.step is None else steps
-    policy = make_regression(costs, layers, record.sizes, steps=taken)
+    scale = record.header["score_scale"]
+    policy = make_regression(costs, layers, record.sizes, steps=taken, score_scale=scale)
     x, y = held_out
     error = np.asarray(predict_committed(layers, x)) - y
     spread = y - training[1].mean(0)

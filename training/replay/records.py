@@ -25,14 +25,15 @@ class Record:
 
     Attributes:
       header: describes the rounds: model, drafter, builder; `sees` ("pool" or "tree"), `width`,
-        `steps` and `sizes` as in `LtdConfig`; `domains`, one name per prompt.
-      scores: float16 [N, P], path log-probabilities: of the pool at full depth, or of the sorted
-        tree's rows without the root.
+        `steps`, `sizes` and `score_scale` as in `LtdConfig`; `domains`, one name per prompt.
+      scores: float16 [N, P], path log-probabilities at the scale `score_scale`: of the pool at full
+        depth, or of the sorted tree's rows without the root.
       committed: int8 [N, S, V], tokens that a round commits here with s draft steps after the
         root's (S = 1 for trees that do not grow in steps) and sizes[v] rows, at most `remaining`.
       context: int32 [N], cached tokens.
       remaining: int32 [N], tokens of the text after the root.
       prompt: int32 [N], number of the prompt, ascending.
+      order: int16 [N, P], the candidates in the order of the tree's rows, by its own scores.
     """
 
     header: dict
@@ -41,6 +42,7 @@ class Record:
     context: np.ndarray
     remaining: np.ndarray
     prompt: np.ndarray
+    order: np.ndarray
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -107,17 +109,21 @@ def load_record(path: Path) -> Record:
 
     Raises:
       FileNotFoundError: there is no such file.
-      ValueError: the file is no record.
+      ValueError: the file is no record, or does not name the scale of its scores.
     """
     try:
         with np.load(path) as arrays:
-            names = [field.name for field in dataclasses.fields(Record)[1:]]
-            return Record(
-                json.loads(str(arrays["header"])), **{name: arrays[name] for name in names}
-            )
+            header = json.loads(str(arrays["header"]))
+            if "score_scale" in header:
+                names = [field.name for field in dataclasses.fields(Record)[1:]]
+                return Record(header, **{name: arrays[name] for name in names})
     except (KeyError, OSError, ValueError) as error:
         if isinstance(error, FileNotFoundError):
             raise
         raise ValueError(
             f"{path} is no record of rounds ({error}): make one with python -m jaxspec.training.rl.record"
         ) from None
+    raise ValueError(
+        f"{path} is from before records kept the scale of their scores: "
+        "record the rounds again with python -m jaxspec.training.rl.record"
+    )

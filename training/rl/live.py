@@ -19,15 +19,16 @@ import numpy as np
 
 from jaxspec.call.options import group_options
 from jaxspec.call.session import matmul_precision, prepare, run_prefill
-from jaxspec.policies.rules.static import Constants, make_static
+from jaxspec.policies.rules.static import Constants
 from jaxspec.round.context import make_round
 from jaxspec.round.draft import draft
-from jaxspec.round.grow import grow
+from jaxspec.round.grow import grow, show_tree
 from jaxspec.round.loop import run
+from jaxspec.round.stop_rule import show_pool
 
 from ..policies.options import encode_prompts
 from .environment import Data, Environment, Replay, RoundState
-from .options import TextOptions, decode_options, sees_pool
+from .options import TextOptions, decode_options, sees_pool, static_policy
 
 
 class Texts:
@@ -60,8 +61,7 @@ class Texts:
     def new_text(self) -> None:
         """Begin a text and draft its first round."""
         prompt, options = self.prompts[self.rng.integers(len(self.prompts))], self.options
-        widths = tuple(sorted({1, *options.sizes}))
-        policy = make_static(0 if self.pool else None, 1, widths)
+        policy = static_policy(options, 0 if self.pool else None)
         settings = decode_options(self.params, options)
         self.session = prepare(
             self.params,
@@ -135,8 +135,9 @@ class Texts:
         round = make_round(params, request, config)
         drafted = draft(round, state, None)
         if self.pool:
-            return drafted.pool.logprob
-        return grow(round, state, drafted).logprob[:, 1:]
+            return show_pool(drafted.pool, drafted.scores).logprob
+        tree = grow(round, state, drafted)
+        return show_tree(round.growth, drafted, tree).logprob[:, 1:]
 
 
 def make_live(task: Environment, steps: int) -> Environment:

@@ -6,6 +6,8 @@ import dataclasses
 
 from jaxspec.builders import Builder, dynamic, make_builder
 from jaxspec.drafters.registry import default_builder
+from jaxspec.policies.protocol import Policy
+from jaxspec.policies.rules.static import make_static
 
 from ..policies.options import ModelsToLoad, PromptsToAnswer
 
@@ -37,9 +39,12 @@ class TextOptions(RoundOptions, PromptsToAnswer):
 
     Attributes:
       batch: texts recorded together.
+      score_scale: divisor of the drafter's logits in recorded scores, which becomes that of policies
+        trained on them, see `PolicyConfig`; 1 is the plain softmax, as in the papers.
     """
 
     batch: int = 8
+    score_scale: float = 1.0
 
 
 def builder_of(params, options: RoundOptions) -> Builder:
@@ -52,6 +57,17 @@ def builder_of(params, options: RoundOptions) -> Builder:
 def sees_pool(params, options: RoundOptions) -> bool:
     """Tell whether rounds record the pool of a dynamic tree; otherwise they record the tree."""
     return builder_of(params, options) == dynamic(options.width)
+
+
+def static_policy(options: TextOptions, steps: int | None = None) -> Policy:
+    """Make the policy of recorded rounds: it verifies the root, and reads the record's scores.
+
+    Args:
+      steps: draft steps that its controls name; None: it does not decide about them.
+    """
+    policy = make_static(steps, 1, tuple(sorted({1, *options.sizes})))
+    config = dataclasses.replace(policy.config, score_scale=options.score_scale)
+    return policy.replace(config=config)
 
 
 def decode_options(params, options: RoundOptions) -> dict:

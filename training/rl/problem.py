@@ -135,6 +135,7 @@ def _config(record: Record, preset: LtdPreset) -> LtdConfig:
         record.sizes,
         **sees,
         activation=activation,
+        score_scale=header["score_scale"],
     )
 
 

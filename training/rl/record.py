@@ -21,20 +21,20 @@ from tqdm import tqdm
 from jaxspec.call.options import group_options
 from jaxspec.call.session import matmul_precision, prepare, run_prefill
 from jaxspec.core.tree import root_only
-from jaxspec.policies.rules.static import make_static
 from jaxspec.round.commit import absorb, commit
 from jaxspec.round.context import make_round
 from jaxspec.round.draft import draft
-from jaxspec.round.grow import grow
+from jaxspec.round.grow import grow, show_tree
 from jaxspec.round.plan import make_plan
 from jaxspec.round.quick_jit import quick_jit
+from jaxspec.round.stop_rule import show_pool
 from jaxspec.round.verify import verify
 
 from ..policies.options import encode_prompts
 from ..replay.committed import committed_of_pool, committed_of_tree
 from ..replay.records import Record, save_record
 from ..run.command import one_line_errors, parse_with_preset
-from .options import TextOptions, builder_of, decode_options, sees_pool
+from .options import TextOptions, builder_of, decode_options, sees_pool, static_policy
 from .presets import ROUNDS
 
 # Positions recorded by one device call.
@@ -62,20 +62,25 @@ def trace(params, request, state, *, config, pool: bool, rounds: int):
       rounds: number of rounds.
 
     Returns:
-      (state, drafted `Pool` or `Tree` [rounds, B, ...], cached tokens int32 [rounds, B]).
+      (state, drafted `Pool` or `Tree` [rounds, B, ...], the scores of its nodes at the policy's
+      scale [rounds, B, ...], cached tokens int32 [rounds, B]).
     """
     round = make_round(params, request, config)
 
     def step(state, _):
         drafted = draft(round, state, None)
-        seen = drafted.pool if pool else grow(round, state, drafted)
+        if pool:
+            seen, shown = drafted.pool, show_pool(drafted.pool, drafted.scores)
+        else:
+            seen = grow(round, state, drafted)
+            shown = show_tree(round.growth, drafted, seen)
         tree = root_only(state.root, round.plan.widths[-1])
         verified = verify(round, state, tree, None)
         after, committed = commit(round, state, tree, verified)
-        return absorb(round, after, committed), (seen, state.cache.length)
+        return absorb(round, after, committed), (seen, shown.logprob, state.cache.length)
 
-    state, (seen, context) = jax.lax.scan(step, state, None, length=rounds)
-    return state, seen, context
+    state, told = jax.lax.scan(step, state, None, length=rounds)
+    return state, *told
 
 
 def record_texts(
@@ -89,39 +94,29 @@ def record_texts(
     """
     session = _session(params, prompts, options)
     plan, pool = make_plan(params.spec, session.config), sees_pool(params, options)
-    seen, contexts = [], []
+    parts = []
     with matmul_precision(session):
         state = run_prefill(session)
         # Run at least once, so that there are arrays (of no positions) even if all texts end with
         # their first token.
-        while not seen or not bool(np.asarray(state.done).all()):
-            state, drafted, context = trace(
+        while not parts or not bool(np.asarray(state.done).all()):
+            state, *told = trace(
                 params, session.request, state, config=session.config, pool=pool, rounds=CHUNK
             )
-            seen.append(jax.device_get(drafted))
-            contexts.append(np.asarray(context))
+            parts.append(jax.device_get(told))
     texts = [np.asarray(state.tokens[b])[: int(state.emitted[b])] for b in range(len(prompts))]
     # From [rounds, B, ...] to [B, rounds, ...].
-    seen = jax.tree.map(lambda *x: np.concatenate(x).swapaxes(0, 1), *seen)
-    context = np.concatenate(contexts).T
+    told = jax.tree.map(lambda *x: np.concatenate(x).swapaxes(0, 1), *parts)
     longest, width = plan.longest - 1, options.width if pool else 0
-    parts = []
+    sizes, parts = tuple(options.sizes), []
     for b, text in enumerate(texts):
-        own = _positions(
-            jax.tree.map(lambda x, b=b: x[b], seen),
-            context[b],
-            text,
-            longest,
-            width,
-            tuple(options.sizes),
-        )
+        own = _positions(*jax.tree.map(lambda x, b=b: x[b], told), text, longest, width, sizes)
         parts.append(own | {"prompt": np.full(len(text) - 1, b, np.int32)})
     return jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
 
 def _session(params, prompts, options: TextOptions):
-    policy = make_static(rows=1, widths=(1, options.sizes[-1]))
-    settings = decode_options(params, options)
+    policy, settings = static_policy(options), decode_options(params, options)
     return prepare(
         params,
         list(prompts),
@@ -130,19 +125,23 @@ def _session(params, prompts, options: TextOptions):
     )
 
 
-def _positions(seen, context, text, longest: int, width: int, sizes: tuple[int, ...]) -> dict:
+def _positions(
+    seen, scores, context, text, longest: int, width: int, sizes: tuple[int, ...]
+) -> dict:
     """Make the arrays of one text's positions. Every token but the last is a root.
 
     `width` 0 means that `seen` holds trees, not pools.
     """
     count = len(text) - 1
-    seen, context = jax.tree.map(lambda x: x[:count], (seen, context))
+    seen, scores, context = jax.tree.map(lambda x: x[:count], (seen, scores, context))
     ahead = np.concatenate([text, np.full(longest, -1, text.dtype)])
     following = np.lib.stride_tricks.sliding_window_view(ahead, longest)[1 : count + 1]
     remaining = count - np.arange(count, dtype=np.int32)
     committed = np.minimum(_tables(seen, following, width, sizes), remaining[:, None, None])
+    own = seen.logprob if width else seen.logprob[:, 1:]
     return {
-        "scores": (seen.logprob if width else seen.logprob[:, 1:]).astype(np.float16),
+        "scores": (scores if width else scores[:, 1:]).astype(np.float16),
+        "order": np.argsort(-own, axis=1, kind="stable").astype(np.int16),
         "committed": committed.astype(np.int8),
         "context": context,
         "remaining": remaining,
@@ -242,6 +241,7 @@ def _header(params, options: TextOptions, domains: list[str]) -> dict:
         "block_size": options.block_size,
         "sizes": list(options.sizes),
         "dtype": str(params.dtype),
+        "score_scale": options.score_scale,
         "max_new_tokens": options.max_new_tokens,
         "limit": options.limit,
         "chat": options.chat,

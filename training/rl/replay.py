@@ -127,13 +127,25 @@ def decisions(
     return depths, choose_sizes(record, layers["size"], config)[np.arange(count), depths]
 
 
+def check_scale(record: Record, config: LtdConfig) -> None:
+    """Raise a ValueError if a record holds scores of another scale than the policy reads."""
+    held, read = record.header["score_scale"], config.score_scale
+    if held != read:
+        raise ValueError(
+            f"the policy reads scores at scale {read}, the record holds those at {held}: "
+            f"record again with --score-scale {read}, or train on this record"
+        )
+
+
 def choose_depths(record: Record, layers, config: LtdConfig) -> np.ndarray:
     """Compute the draft steps that the depth policy takes at every position: int32 [N]."""
+    check_scale(record, config)
     return _in_chunks(functools.partial(depths_of, layers, config=config), record)
 
 
 def choose_sizes(record: Record, layers, config: LtdConfig) -> np.ndarray:
     """Compute the size policy's choice after 0, 1, ... draft steps: size index int32 [N, S]."""
+    check_scale(record, config)
     return _in_chunks(functools.partial(sizes_of, layers, config=config), record)
 
 

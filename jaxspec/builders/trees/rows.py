@@ -45,7 +45,7 @@ def assemble_sorted(
         token=jnp.where(is_root, root, token.reshape(-1)[index]),
         parent=rows,
         depth=jnp.where(is_root, 0, index // logprob.shape[1] + 1),
-        logprob=_path_sums(steps, rows, max_depth) if cost is None else to_logprob(cost),
+        logprob=path_sums(steps, rows, max_depth) if cost is None else to_logprob(cost),
         size=size,
         max_depth=max_depth,
     )
@@ -83,7 +83,7 @@ def assemble_best(
     )
 
 
-def _path_sums(steps: jax.Array, parent: jax.Array, max_depth: int) -> jax.Array:
+def path_sums(steps: jax.Array, parent: jax.Array, max_depth: int) -> jax.Array:
     """Sum `steps` [N] (the root's is 0) from the root to every row by pointer doubling."""
     total, jump = steps, jnp.maximum(parent, 0)
     for _ in range(max_depth.bit_length()):

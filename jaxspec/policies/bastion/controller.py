@@ -67,6 +67,7 @@ class ControllerConfig(PolicyConfig):
     rule: str = "best"
     corrected: bool = True
     pauses: bool = True
+    score_scale: float | None = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self):
         if self.rule not in SIZE_RULES:
@@ -119,8 +120,8 @@ def make_bastion(
     """Make BASTION's controller from round costs.
 
     BASTION's rules, whose names begin with `bastion`, score paths as its released code does: by the
-    drafter's raw probabilities, that is at a score temperature of 1 unless the call gives another,
-    and without a correction. The rule `best` keeps the drafter's own score temperature.
+    drafter's raw probabilities, and without a correction. They ask for a tree of a score temperature
+    of 1 too. The rule `best` reads the scores of the tree, which it corrects.
 
     Args:
       costs: measured by `jaxspec.tuner.calibrate.by_rows`, or a roofline, bare or fitted, by
@@ -150,6 +151,7 @@ def make_bastion(
         rule,
         corrected=ours if corrected is None else corrected,
         pauses=ours if pauses is None else pauses,
+        score_scale=None if ours else RAW_SCORES,
         score_temperature=None if ours else RAW_SCORES,
         each_round=ema > 0,
     )

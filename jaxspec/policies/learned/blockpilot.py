@@ -45,6 +45,7 @@ class BlockPilotConfig(PolicyConfig):
     scale: str = "raw"
     reduction: str = "all"
     top: int = 256
+    score_scale: float | None = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self):
         for name, known in (("scale", SCALES), ("reduction", REDUCTIONS)):

@@ -61,6 +61,7 @@ def make_regression(
     sizes: Sequence[int] | None = None,
     *,
     steps: int = 0,
+    score_scale: float = 1.0,
 ) -> Policy:
     """Make a policy that verifies the number of rows with the most expected tokens per second.
 
@@ -69,6 +70,7 @@ def make_regression(
       layers: from features to committed tokens at each size.
       sizes: numbers of rows of the layers' outputs; None takes the table's compiled widths.
       steps: draft steps of the rounds, for a table that distinguishes them.
+      score_scale: of the scores that the layers were fitted to, see `PolicyConfig`.
 
     Raises:
       ValueError: the layers do not end in one number per size, or the table does not reach the
@@ -82,7 +84,8 @@ def make_regression(
             "that budget"
         )
     check_network(layers, scores + 1, len(sizes), "regression")
-    return Policy(RegressionConfig(costs.compiled, sizes, scores), Regression(table, layers))
+    config = RegressionConfig(costs.compiled, sizes, scores, score_scale=score_scale)
+    return Policy(config, Regression(table, layers))
 
 
 def regression_features(logprob: jax.Array, context: jax.Array, scores: int) -> jax.Array:
@@ -92,7 +95,7 @@ def regression_features(logprob: jax.Array, context: jax.Array, scores: int) -> 
     thousands of tokens.
 
     Args:
-      logprob: [..., N - 1], of the tree's rows after the root, in descending order.
+      logprob: [..., N - 1], of the tree's rows after the root, in their order.
       context: int32 [...], cached tokens.
     """
     probability = jnp.exp(logprob[..., :scores].astype(jnp.float32))

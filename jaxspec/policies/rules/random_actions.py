@@ -33,6 +33,7 @@ class RandomConfig(PolicyConfig):
     steps: tuple[int, ...] = ()
     rows: tuple[int, ...] = ()
     seed: int = 0
+    score_scale: float | None = dataclasses.field(default=None, kw_only=True)
 
     def functions(self) -> Functions:
         return _functions(self)

@@ -31,6 +31,7 @@ class ReplayConfig(PolicyConfig):
 
     acts: tuple[str, ...] = ()
     blocks: tuple[int, ...] = ()
+    score_scale: float | None = dataclasses.field(default=None, kw_only=True)
 
     def functions(self) -> Functions:
         return _functions(self)

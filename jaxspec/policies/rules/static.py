@@ -30,6 +30,7 @@ class StaticConfig(PolicyConfig):
 
     depth: bool = True
     rows: bool = True
+    score_scale: float | None = dataclasses.field(default=None, kw_only=True)
 
     def functions(self) -> Functions:
         return _functions(self)

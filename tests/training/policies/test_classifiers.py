@@ -249,11 +249,26 @@ def recorded(count: int = 400) -> Record:
         "sees": "tree",
         "sizes": [1, 2, 3],
         "domains": ["x"] * 8,
+        "score_scale": 1.0,
     }
-    whole = np.full(count, 100, np.int32)
-    return Record(
-        header, scores, committed, whole, whole, np.sort(np.arange(count, dtype=np.int32) % 8)
-    )
+    whole, prompt = np.full(count, 100, np.int32), np.sort(np.arange(count, dtype=np.int32) % 8)
+    order = np.tile(np.arange(2, dtype=np.int16), (count, 1))
+    return Record(header, scores, committed, whole, whole, prompt, order)
+
+
+def test_regression_reads_scores_in_the_order_of_rows():
+    """Of a pool after one step, whose tree has other scores than the policy reads: rows are the
+    candidates 3, 0 and 5 here, and candidates of the second step come after them.
+    """
+    header = {"sees": "pool", "width": 2, "sizes": [2, 4], "steps": 2, "score_scale": 1.0}
+    probability = np.array([[0.5, 0.1, 0.02, 0.3, 0.04, 0.2, 0.9, 0.9, 0.9, 0.9]])
+    order = np.array([[6, 3, 7, 0, 8, 5, 9, 1, 2, 4]], np.int16)
+    one = np.full(1, 1000, np.int32)
+    committed = np.arange(6, dtype=np.int8).reshape(1, 3, 2)
+    record = Record(header, np.log(probability), committed, one, one, 0 * one, order)
+    x, y = expected.make_regression_examples(record, 1)
+    np.testing.assert_allclose(x, [[0.3, 0.5, 0.2, 1.0]], rtol=1e-6)
+    assert y.tolist() == [[2, 3]]
 
 
 def test_ridge_is_the_minimum_of_its_objective():
@@ -283,6 +298,7 @@ def test_regression_finds_what_scores_explain(tmp_path, hidden):
     assert min(found["explained"][1:]) > (0.65 if hidden else 0.6)
     x, y = expected.make_regression_examples(recorded(), 0)
     assert x.shape == (400, 3) and y.shape == (400, 3)
+    assert policy.config.score_scale == 1.0
     assert dataclasses.asdict(load_policy(tmp_path / "policy").config) == dataclasses.asdict(
         policy.config
     )

@@ -289,6 +289,22 @@ def test_networks_have_the_hidden_layers_that_are_asked_for():
     assert preset.depth.actor == (6,) and preset.size == problem.PRESETS["ltd-paper"].size
 
 
+def test_records_and_policies_of_another_scale_are_refused(tmp_path):
+    settings = LtdConfig((1, 2, 4), 2, 3, sizes=(2, 4), score_scale=0.25)
+    with pytest.raises(ValueError, match=r"at scale 0.25, the record holds those at 1.0: .*0.25"):
+        replay.choose_sizes(RECORD, [], settings)
+    with pytest.raises(ValueError, match="at scale 0.25, the record holds those at 1.0"):
+        replay.choose_depths(RECORD, [], settings)
+    own = dataclasses.replace(RECORD, header=RECORD.header | {"score_scale": 0.25})
+    assert problem.pose(own, toy.TIMES, "jaxspec").config.score_scale == 0.25
+    save_record(own, tmp_path / "now.npz")
+    assert load_record(tmp_path / "now.npz").header["score_scale"] == 0.25
+    del own.header["score_scale"]
+    save_record(own, tmp_path / "old.npz")
+    with pytest.raises(ValueError, match="old.npz is from before .* record the rounds again with"):
+        load_record(tmp_path / "old.npz")
+
+
 @pytest.mark.thorough
 def test_networks_see_what_they_are_shown():
     """The size policy would tell contexts apart by their length, and depths by their number."""

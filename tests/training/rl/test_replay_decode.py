@@ -47,7 +47,8 @@ def policy(seed: int = 0):
 
 def record_of(found) -> Record:
     names = [field.name for field in dataclasses.fields(Record)[1:]]
-    return Record({"sizes": OPTIONS.sizes}, **{name: found[name] for name in names})
+    header = {"sizes": OPTIONS.sizes, "score_scale": OPTIONS.score_scale}
+    return Record(header, **{name: found[name] for name in names})
 
 
 def decided(record: Record, ltd) -> tuple[np.ndarray, np.ndarray]:
