@@ -90,7 +90,7 @@ def draft(round: Round, state: DecodeState, noise: jax.Array | None) -> Drafted:
         return drafted
     last = growing.nodes
     figures = select_sources(growing.sources, last.source)
-    return drafted._replace(frontier=last.node, figures=figures)
+    return drafted._replace(frontier=last.node, figures=figures, sources=growing.sources)
 
 
 def _fall_back(

@@ -36,6 +36,7 @@ class Drafted(NamedTuple):
       frontier: int32 [B, M], the pool's nodes to draft from after the last step of each sequence,
         if the policy follows the steps.
       figures: what it reads of them, by name, see `Observation`.
+      sources: the same figures of all distributions of the round.
     """
 
     grown: Any
@@ -48,6 +49,7 @@ class Drafted(NamedTuple):
     offered: StepCandidates | None = None
     frontier: jax.Array | None = None
     figures: dict[str, jax.Array] | None = None
+    sources: Any = None
 
     @property
     def pool(self) -> Pool | None:

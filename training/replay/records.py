@@ -34,6 +34,8 @@ class Record:
       remaining: int32 [N], tokens of the text after the root.
       prompt: int32 [N], number of the prompt, ascending.
       order: int16 [N, P], the candidates in the order of the tree's rows, by its own scores.
+      entropy: float16 [N, S, W], nats; None unless it was asked for, see `figures.find_figures`.
+      hidden: float16 [N, S, E], the drafter's hidden state; likewise.
     """
 
     header: dict
@@ -43,6 +45,8 @@ class Record:
     remaining: np.ndarray
     prompt: np.ndarray
     order: np.ndarray
+    entropy: np.ndarray | None = None
+    hidden: np.ndarray | None = None
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -67,8 +71,12 @@ class Record:
     def select(self, prompts) -> Record:
         """Keep the positions of some prompts, by number."""
         keep = np.isin(self.prompt, np.asarray(list(prompts)))
-        arrays = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)[1:]}
-        return Record(self.header, **{name: array[keep] for name, array in arrays.items()})
+        return Record(self.header, **{name: x[keep] for name, x in self.arrays().items()})
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the arrays that there are, by name."""
+        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)[1:]}
+        return {name: array for name, array in found.items() if array is not None}
 
     def domain(self, name: str) -> Record:
         """Keep the positions of one domain's prompts."""
@@ -99,9 +107,8 @@ def split_records(record: Record, every: int = HELD_OUT) -> tuple[Record, Record
 def save_record(record: Record, path: Path) -> None:
     """Write a record as a .npz file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    arrays = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)[1:]}
     with replacing(path) as partial, partial.open("wb") as file:
-        np.savez(file, header=np.array(json.dumps(record.header)), **arrays)
+        np.savez(file, header=np.array(json.dumps(record.header)), **record.arrays())
 
 
 def load_record(path: Path) -> Record:
@@ -115,9 +122,9 @@ def load_record(path: Path) -> Record:
         with np.load(path) as arrays:
             header = json.loads(str(arrays["header"]))
             if "score_scale" in header:
-                names = [field.name for field in dataclasses.fields(Record)[1:]]
+                names = [name for name in arrays.files if name != "header"]
                 return Record(header, **{name: arrays[name] for name in names})
-    except (KeyError, OSError, ValueError) as error:
+    except (KeyError, OSError, TypeError, ValueError) as error:
         if isinstance(error, FileNotFoundError):
             raise
         raise ValueError(

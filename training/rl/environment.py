@@ -26,7 +26,7 @@ class Replay(flax.struct.PyTreeNode):
     """A record and its times on the device.
 
     Attributes:
-      scores, committed, context, remaining: see `Record`.
+      scores, committed, context, remaining, entropy, hidden: see `Record`.
       seconds: float32 [N, S, V], time of every possible round.
       first: int32 [Q], position at which each text begins.
     """
@@ -37,6 +37,13 @@ class Replay(flax.struct.PyTreeNode):
     context: jax.Array
     remaining: jax.Array
     first: jax.Array
+    entropy: jax.Array | None = None
+    hidden: jax.Array | None = None
+
+    def beyond(self, position: jax.Array, steps: jax.Array) -> features.Beyond:
+        """Return what the policies observe beyond P, D and L at positions [E] after `steps` [E]."""
+        figures = (self.entropy, self.hidden)
+        return features.Beyond(*(None if x is None else x[position, steps] for x in figures))
 
 
 class Data(flax.struct.PyTreeNode):
@@ -118,7 +125,11 @@ def make_environment_replay(record: Record, times: RoundCosts) -> Replay:
         record.remaining,
         record.first(),
     )
-    return Replay(*(jnp.asarray(array) for array in arrays))
+    figures = (record.entropy, record.hidden)
+    return Replay(
+        *(jnp.asarray(array) for array in arrays),
+        *(None if x is None else jnp.asarray(x) for x in figures),
+    )
 
 
 def reward_of(kind: str, tokens: jax.Array, seconds: jax.Array, rate: jax.Array) -> jax.Array:
@@ -150,6 +161,7 @@ def make_depth_environment(
     *,
     stale: bool = False,
     observes: str = "P+D+L",
+    hidden: int = 0,
 ) -> Environment:
     """Make the depth task: action 1 takes a draft step, action 0 verifies the rows of `Data.size`.
 
@@ -161,17 +173,20 @@ def make_depth_environment(
       stale: before the first step, show the previous round's scores instead of the root's, as the
         reference does.
       observes: one of `ltd_features.OBSERVES`.
+      hidden: numbers of the drafter's hidden state, if it is observed.
     """
     asked = np.isin(np.arange(steps + 1), depths)
 
     def show(data, state, outcome):
         context, scores = data.replay.context[state.position], data.replay.scores
+        beyond = data.replay.beyond(state.position, state.steps)
         seen = features.depth_observation(
-            scores[state.position], context, state.steps, width, observes
+            scores[state.position], context, state.steps, width, observes, beyond
         )
         if stale:
             position, before = state.before
             old = features.depth_observation(scores[position], context, before, width)
+            old = jnp.pad(old, ((0, 0), (0, seen.shape[1] - old.shape[1])))
             seen = jnp.where(
                 (state.steps == 0)[:, None] & (jnp.arange(seen.shape[1]) < width * width), old, seen
             )
@@ -206,7 +221,8 @@ def make_depth_environment(
         state = RoundState(moved, jnp.where(go, state.steps + 1, 0), before)
         return state, show(data, state, (earned, ~go, tokens, seconds))
 
-    return Environment(features.depth_inputs(width), 2, reset, step, verifies)
+    inputs = features.depth_inputs(width, observes, hidden)
+    return Environment(inputs, 2, reset, step, verifies)
 
 
 def make_size_environment(
@@ -219,6 +235,7 @@ def make_size_environment(
     *,
     least: int = 1,
     observes: str = "P+D+L",
+    hidden: int = 0,
 ) -> Environment:
     """Make the size task: action a verifies `sizes[a]` rows of a tree of depth `Data.depth`.
 
@@ -231,12 +248,14 @@ def make_size_environment(
       reward: see `reward_of`.
       least: minimum draft steps when they are drawn.
       observes: one of `ltd_features.OBSERVES`.
+      hidden: numbers of the drafter's hidden state, if it is observed.
     """
 
     def show(data, state, outcome):
         context, seen = data.replay.context[state.position], data.replay.scores[state.position]
         if sees == "pool":
-            seen = features.size_observation(seen, context, state.steps, width, observes)
+            beyond = data.replay.beyond(state.position, state.steps)
+            seen = features.size_observation(seen, context, state.steps, width, observes, beyond)
             available = 1 + features.pool_size(width, state.steps)
         else:
             available = 1 + jnp.sum(seen > -jnp.inf, axis=-1)
@@ -283,7 +302,7 @@ def make_size_environment(
         return state, show(data, state, outcome)
 
     return Environment(
-        features.size_inputs(scores),
+        features.size_inputs(scores, observes, width, hidden),
         len(sizes),
         reset,
         step,

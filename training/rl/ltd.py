@@ -25,6 +25,7 @@ from jaxspec.costs.files import load_costs
 from jaxspec.io.files.atomic import write_text
 from jaxspec.io.fingerprint import fingerprint
 from jaxspec.policies.learned.ltd import make_ltd
+from jaxspec.policies.learned.ltd_features import OBSERVES
 from jaxspec.policies.store import save_policy
 from jaxspec.tuner.calibrate.by_steps import STEP_COSTS
 
@@ -52,7 +53,9 @@ class LtdOptions:
       out: folder to write the policy to; None takes `policy` in the run's folder.
       preset: `ltd-paper`, `ltd-code` or `jaxspec`.
       reward: `throughput`, `acceptance`, `time` or `renewal`; None takes the preset's.
-      observes: inputs of both networks: path log-probabilities (P), context length (L), depth (D).
+      observes: inputs of both networks: path log-probabilities (P), context length (L), depth (D),
+        the drafter's hidden state (H) or the entropies of its distributions (E), which the record
+        must keep.
       schedule: stages in order, each `size` or `depth`; None takes the preset's.
       size_actor: hidden layers of the size policy's network; None takes the preset's.
       depth_actor: hidden layers of the depth policy's network; None takes the preset's.
@@ -73,7 +76,7 @@ class LtdOptions:
     out: Path | None = None
     preset: Literal["ltd-paper", "ltd-code", "jaxspec"] = "jaxspec"
     reward: Literal["throughput", "acceptance", "time", "renewal"] | None = None
-    observes: Literal["P", "P+L", "P+D", "P+D+L"] = "P+D+L"
+    observes: Literal[*OBSERVES] = "P+D+L"
     schedule: tuple[Literal["size", "depth"], ...] | None = None
     size_actor: tuple[int, ...] | None = None
     depth_actor: tuple[int, ...] | None = None
@@ -96,6 +99,11 @@ def train_ltd(options: LtdOptions) -> dict[str, dict[str, float]]:
       ValueError, FileNotFoundError: see `pose`.
       TrainingError: a checkpoint was made with other options.
     """
+    if options.live and set(options.observes) & set("HE"):
+        raise ValueError(
+            f"observes is {options.observes!r}: real rounds show no hidden states or entropies; "
+            "leave --live out"
+        )
     if options.parallel is None:
         options = dataclasses.replace(options, parallel=1 if options.live else 64)
     problem = pose(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from typing import Literal
 
 from jaxspec.builders import Builder, dynamic, make_builder
 from jaxspec.drafters.registry import default_builder
-from jaxspec.policies.protocol import Policy
-from jaxspec.policies.rules.static import make_static
+from jaxspec.policies.protocol import Functions, Policy
+from jaxspec.policies.rules.static import StaticConfig, make_static
 
 from ..policies.options import ModelsToLoad, PromptsToAnswer
 
@@ -39,12 +41,31 @@ class TextOptions(RoundOptions, PromptsToAnswer):
 
     Attributes:
       batch: texts recorded together.
+      keeps: figures of draft distributions to keep, for networks that observe E or H: of a state of
+        320 numbers, 10 steps take 6 KiB a position.
       score_scale: divisor of the drafter's logits in recorded scores, which becomes that of policies
         trained on them, see `PolicyConfig`; 1 is the plain softmax, as in the papers.
     """
 
     batch: int = 8
     score_scale: float = 1.0
+    keeps: tuple[Literal["entropy", "hidden"], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class WatchingConfig(StaticConfig):
+    """A constant policy for whose sake rounds compute figures of their draft distributions."""
+
+    keeps: tuple[str, ...] = ()
+
+    def functions(self) -> Functions:
+        return _watch(self)
+
+
+@functools.lru_cache
+def _watch(config: WatchingConfig) -> Functions:
+    own = {field.name: getattr(config, field.name) for field in dataclasses.fields(StaticConfig)}
+    return StaticConfig(**own).functions()._replace(needs=frozenset(config.keeps))
 
 
 def builder_of(params, options: RoundOptions) -> Builder:
@@ -67,6 +88,8 @@ def static_policy(options: TextOptions, steps: int | None = None) -> Policy:
     """
     policy = make_static(steps, 1, tuple(sorted({1, *options.sizes})))
     config = dataclasses.replace(policy.config, score_scale=options.score_scale)
+    if options.keeps:
+        config = WatchingConfig(**vars(config), keeps=tuple(options.keeps))
     return policy.replace(config=config)
 
 

@@ -126,7 +126,7 @@ def _config(record: Record, preset: LtdPreset) -> LtdConfig:
     widths = tuple(sorted({1, *record.sizes}))
     activation = preset.size.activation
     header = record.header
-    sees = {"sees": header["sees"], "observes": preset.observes}
+    sees = {"sees": header["sees"], "observes": preset.observes, "hidden": _hidden(record, preset)}
     return LtdConfig(
         widths,
         header["width"],
@@ -137,6 +137,21 @@ def _config(record: Record, preset: LtdPreset) -> LtdConfig:
         activation=activation,
         score_scale=header["score_scale"],
     )
+
+
+def _hidden(record: Record, preset: LtdPreset) -> int:
+    """Return the numbers of the hidden states that the networks read.
+
+    Raises:
+      ValueError: the record lacks what the networks observe.
+    """
+    for letter, name in (("E", "entropy"), ("H", "hidden")):
+        if letter in preset.observes and getattr(record, name) is None:
+            raise ValueError(
+                f"observes is {preset.observes!r}, and the record holds no {name}: "
+                f"record rounds with --keeps {name}"
+            )
+    return record.hidden.shape[-1] if "H" in preset.observes else 0
 
 
 def environment_of(problem: LtdProblem, kind: str) -> Environment:
@@ -151,6 +166,7 @@ def environment_of(problem: LtdProblem, kind: str) -> Environment:
             preset.reward,
             stale=preset.stale,
             observes=preset.observes,
+            hidden=problem.config.hidden,
         )
     return make_size_environment(
         record.header["sees"],
@@ -161,6 +177,7 @@ def environment_of(problem: LtdProblem, kind: str) -> Environment:
         preset.reward,
         least=preset.first,
         observes=preset.observes,
+        hidden=problem.config.hidden,
     )
 
 

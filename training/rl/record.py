@@ -32,6 +32,7 @@ from jaxspec.round.verify import verify
 
 from ..policies.options import encode_prompts
 from ..replay.committed import committed_of_pool, committed_of_tree
+from ..replay.figures import find_figures
 from ..replay.records import Record, save_record
 from ..run.command import one_line_errors, parse_with_preset
 from .options import TextOptions, builder_of, decode_options, sees_pool, static_policy
@@ -63,21 +64,27 @@ def trace(params, request, state, *, config, pool: bool, rounds: int):
 
     Returns:
       (state, drafted `Pool` or `Tree` [rounds, B, ...], the scores of its nodes at the policy's
-      scale [rounds, B, ...], cached tokens int32 [rounds, B]).
+      scale [rounds, B, ...], figures of `find_figures` [rounds, B, ...], cached tokens int32
+      [rounds, B]).
     """
     round = make_round(params, request, config)
+    width, steps = round.growth.candidates, round.plan.steps
 
     def step(state, _):
-        drafted = draft(round, state, None)
+        drafted, figures = draft(round, state, None), {}
         if pool:
             seen, shown = drafted.pool, show_pool(drafted.pool, drafted.scores)
         else:
             seen = grow(round, state, drafted)
             shown = show_tree(round.growth, drafted, seen)
+        if drafted.sources is not None:
+            find = functools.partial(find_figures, width=width, steps=steps)
+            figures = jax.vmap(find)(seen.logprob, shown.logprob, drafted.sources)
         tree = root_only(state.root, round.plan.widths[-1])
         verified = verify(round, state, tree, None)
         after, committed = commit(round, state, tree, verified)
-        return absorb(round, after, committed), (seen, shown.logprob, state.cache.length)
+        told = seen, shown.logprob, figures, state.cache.length
+        return absorb(round, after, committed), told
 
     state, told = jax.lax.scan(step, state, None, length=rounds)
     return state, *told
@@ -126,14 +133,16 @@ def _session(params, prompts, options: TextOptions):
 
 
 def _positions(
-    seen, scores, context, text, longest: int, width: int, sizes: tuple[int, ...]
+    seen, scores, figures, context, text, longest: int, width: int, sizes: tuple[int, ...]
 ) -> dict:
     """Make the arrays of one text's positions. Every token but the last is a root.
 
     `width` 0 means that `seen` holds trees, not pools.
     """
     count = len(text) - 1
-    seen, scores, context = jax.tree.map(lambda x: x[:count], (seen, scores, context))
+    seen, scores, figures, context = jax.tree.map(
+        lambda x: x[:count], (seen, scores, figures, context)
+    )
     ahead = np.concatenate([text, np.full(longest, -1, text.dtype)])
     following = np.lib.stride_tricks.sliding_window_view(ahead, longest)[1 : count + 1]
     remaining = count - np.arange(count, dtype=np.int32)
@@ -146,6 +155,7 @@ def _positions(
         "context": context,
         "remaining": remaining,
         "seen": seen,
+        **{name: x.astype(np.float16) for name, x in figures.items()},
     }
 
 
@@ -197,6 +207,11 @@ def record(options: TextOptions) -> Record:
             f"sizes are {list(options.sizes)}: give numbers of rows in ascending order, from 1"
         )
     params = options.load()
+    if options.keeps and not sees_pool(params, options):
+        raise ValueError(
+            f"keeps is {list(options.keeps)}, which needs the pool of a dynamic tree: "
+            "leave --keeps out, or give --drafter eagle3"
+        )
     prompts = options.read(params)
     ids = encode_prompts(params, prompts)
     room = params.spec.target.max_positions - options.max_new_tokens

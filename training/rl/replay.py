@@ -150,12 +150,21 @@ def choose_sizes(record: Record, layers, config: LtdConfig) -> np.ndarray:
 
 
 @functools.partial(jax.jit, static_argnames="config")
-def depths_of(layers, scores, context, *, config: LtdConfig):
-    """Compute `choose_depths` from scores [C, P] and contexts int32 [C]; compiled."""
+def depths_of(
+    layers, scores, context, beyond: features.Beyond = features.NOTHING, *, config: LtdConfig
+):
+    """Compute `choose_depths` from scores [C, P] and contexts int32 [C]; compiled.
+
+    Args:
+      beyond: what the networks observe beyond these, [C, S, ...].
+    """
     depths = jnp.array(config.depths, jnp.int32)
 
     def goes_on(steps):
-        seen = features.depth_observation(scores, context, steps, config.width, config.observes)
+        now = jax.tree.map(lambda x: x[:, steps], beyond)
+        seen = features.depth_observation(
+            scores, context, steps, config.width, config.observes, now
+        )
         return jnp.argmax(mlp(layers, seen, config.activation), axis=-1) == 1
 
     stops = ~jax.lax.map(goes_on, depths)
@@ -163,12 +172,17 @@ def depths_of(layers, scores, context, *, config: LtdConfig):
 
 
 @functools.partial(jax.jit, static_argnames="config")
-def sizes_of(layers, scores, context, *, config: LtdConfig):
-    """Compute `choose_sizes` from scores [C, P] and contexts int32 [C]; compiled."""
+def sizes_of(
+    layers, scores, context, beyond: features.Beyond = features.NOTHING, *, config: LtdConfig
+):
+    """Compute `choose_sizes`, from the arguments of `depths_of`; compiled."""
 
     def choose(steps):
         if config.sees == "pool":
-            seen = features.size_observation(scores, context, steps, config.width, config.observes)
+            now = jax.tree.map(lambda x: x[:, steps], beyond)
+            seen = features.size_observation(
+                scores, context, steps, config.width, config.observes, now
+            )
             available = jnp.broadcast_to(1 + features.pool_size(config.width, steps), context.shape)
         else:
             seen = features.tree_observation(scores, context, config.observes)
@@ -184,6 +198,6 @@ def sizes_of(layers, scores, context, *, config: LtdConfig):
 def _in_chunks(decide: Callable, record: Record) -> np.ndarray:
     count = len(record.context)
     at = np.minimum(np.arange(-(-count // CHUNK) * CHUNK), count - 1).reshape(-1, CHUNK)
-    return np.concatenate(
-        [np.asarray(decide(record.scores[rows], record.context[rows])) for rows in at]
-    )[:count]
+    arrays = (record.scores, record.context, features.Beyond(record.entropy, record.hidden))
+    found = [np.asarray(decide(*jax.tree.map(lambda x, rows=rows: x[rows], arrays))) for rows in at]
+    return np.concatenate(found)[:count]
