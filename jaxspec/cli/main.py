@@ -6,9 +6,8 @@ import argparse
 import sys
 
 import jaxspec
-from jaxspec.cli import adapt, chat, demo, generate, reproduce, serve, train, tree
+from jaxspec.cli import adapt, chat, checkpoints, demo, generate, reproduce, serve, train, tree
 from jaxspec.cli.bench import methods as bench
-from jaxspec.cli.checkpoints import convert, doctor, inspect
 from jaxspec.cli.device import aot, calibrate, check, plan
 from jaxspec.cli.shared.errors import report_errors
 from jaxspec.cli.shared.parser import Parser
@@ -25,9 +24,7 @@ COMMANDS = (
     calibrate,
     train,
     adapt,
-    inspect,
-    convert,
-    doctor,
+    *checkpoints.COMMANDS,
     aot,
     plan,
     reproduce,

@@ -9,11 +9,10 @@ from typing import Any
 
 from jaxspec.call.results import read_round
 from jaxspec.core.runtime.jax_settings import under_own_settings
-from jaxspec.round.sizes import prompt_chunk
 from jaxspec.serve.adapts import Adapts
 from jaxspec.serve.checks import Limits, assign_drafter, check_request
-from jaxspec.serve.on_device.publish import find_published
 from jaxspec.serve.on_device.visit import Report
+from jaxspec.serve.publish import find_published
 from jaxspec.serve.requests import Finish, QueueFull, ServeRequest, TokenLogprob, Update
 from jaxspec.serve.scheduling.counters import Counters
 from jaxspec.serve.scheduling.device import Device
@@ -71,7 +70,7 @@ class Engine:
         self._compiler, self._begun = Compiler(device, in_background), 0.0
         self._schedule = Schedule(device, self._compiler, pace, costs, tries, tuner)
         self._tasks: dict[int, Task] = {}  # by slot
-        self._prefixes = HeldPrefixes(device.slots, prompt_chunk())
+        self._prefixes = HeldPrefixes(device.slots)
         self._warm, self._fed_seconds = False, 0.0
         self._counters = Counters(device.slots, device.plan.longest - 1)
         self._feeder = Feeder(device, self._prefixes, self._counters, pace)

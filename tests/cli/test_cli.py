@@ -365,7 +365,7 @@ def test_calibrate_names_all_that_its_table_is_kept_by(capsys, monkeypatch, tmp_
         "block_size": 5,
         "temperature": 0.0,
     }
-    assert made == [{"repeats": 9, "contexts": None} | options]
+    assert made == [{"repeats": 9, "contexts": None, "widths": None} | options]
     (session,) = renewed  # of the calls that leave their budget open
     assert session.config.drafter == "jetspec" and session.open.budget
     params = jaxspec.load(target, drafter=drafter)

@@ -193,7 +193,7 @@ def test_what_a_node_is_a_candidate_of():
     logits = jax.random.normal(jax.random.key(0), (1, 2, 1, 12)).at[0, 1, 0, 3].set(-jnp.inf)
     proposal = Proposal(logits, hidden=jnp.arange(6.0).reshape(1, 2, 1, 3))
     sources = record_sources(
-        init_sources(proposal, 5, frozenset({"entropy", "top", "hidden"})), proposal, 3
+        init_sources(proposal, 5, frozenset({"entropy", "top", "hidden"})), proposal, 3, 1.0
     )
     seen = select_sources(sources, jnp.array([[4, 3, 4]]))
     p = np.asarray(jax.nn.softmax(logits[0, :, 0]))

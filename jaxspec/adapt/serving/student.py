@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import collections
-import functools
 import logging
 import queue
 import threading
@@ -43,13 +42,11 @@ _EVENTS = 256
 _PATIENCE = 20.0
 
 
-_running: weakref.WeakSet[Student] = weakref.WeakSet()
-
-
-@functools.cache
-def _close_at_exit() -> None:
-    """End all threads before the interpreter does: JAX would clear its clients under them."""
-    atexit.register(lambda: [student.close() for student in list(_running)])
+def _close_at_exit(student: weakref.ref[Student]) -> None:
+    """End a thread before the interpreter does: JAX would clear its clients under it."""
+    found = student()
+    if found is not None:
+        found.close()
 
 
 class Student:
@@ -93,8 +90,7 @@ class Student:
     def start(self) -> None:
         """Begin to learn."""
         if not self._thread.is_alive():
-            _close_at_exit()
-            _running.add(self)
+            atexit.register(_close_at_exit, weakref.ref(self))
             where = "the device that serves" if self._device is None else self._device
             log.info("%s learns on %s, from version %d", self.drafter, where, self.version)
             self._thread.start()

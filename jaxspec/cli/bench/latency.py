@@ -27,9 +27,8 @@ def add_command(commands: options.Commands) -> None:
     )
     add(
         "--method",
-        default="jetspec",
-        help="drafter, or drafter-builder with settings, as in eagle3-dynamic/d7/w10 or "
-        f"specblock {default}",
+        help="drafter, or drafter-builder with settings, as in eagle3-dynamic/d7/w10 or specblock "
+        "(default: a block drafter and its best-first tree)",
     )
     add(
         "--widths",
@@ -72,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     names = ("arch", "method", "widths", "contexts", "batch", "dtype", "quantize", "layers")
     forced = arguments.force_acceptance
     settings = latency.LatencyOptions(
-        **{name: getattr(arguments, name) for name in names},
+        **{name: value for name in names if (value := getattr(arguments, name)) is not None},
         repeats=arguments.repeats,
         minutes=arguments.minutes,
         histogram=None if forced is None else read_histogram(forced),

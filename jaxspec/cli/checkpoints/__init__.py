@@ -1,1 +1,5 @@
 """Commands about checkpoints."""
+
+from jaxspec.cli.checkpoints import convert, doctor, inspect
+
+COMMANDS = (inspect, convert, doctor)

@@ -23,12 +23,12 @@ from jaxspec.serve.on_device.change_slot import clean_slot, copy_slot, count_slo
 from jaxspec.serve.on_device.feed import feed
 from jaxspec.serve.on_device.joint_plan import Config, join_plans, list_configs
 from jaxspec.serve.on_device.logprobs import rank_tokens
-from jaxspec.serve.on_device.publish import replace_drafter
 from jaxspec.serve.on_device.slot_evidence import copy_rings
 from jaxspec.serve.on_device.slot_rounds import Control, Rules
 from jaxspec.serve.on_device.slot_settings import make_settings
 from jaxspec.serve.on_device.slots import SlotsState, make_slots, set_lengths
 from jaxspec.serve.on_device.visit import visit
+from jaxspec.serve.publish import replace_drafter
 
 # Integers of a visit's control, before the seconds of rounds.
 _CHOICES = 4
@@ -114,7 +114,7 @@ class Programs:
         }
 
     def publish(self, drafter: str, weights: Any) -> None:
-        """Replace a drafter's weights, see `jaxspec.serve.on_device.publish.replace_drafter`."""
+        """Replace a drafter's weights, see `jaxspec.serve.publish.replace_drafter`."""
         self.params = replace_drafter(self.params, drafter, weights)
 
     def run(self, name: str, *arrays: np.ndarray) -> Any:

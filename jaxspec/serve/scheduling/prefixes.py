@@ -10,15 +10,17 @@ from __future__ import annotations
 import os.path
 from collections.abc import Sequence
 
+from jaxspec.round.sizes import prompt_chunk
+
 
 class HeldPrefixes:
     """The tokens whose rows each slot's caches hold, and the order in which slots became free."""
 
-    def __init__(self, slots: int, chunk: int):
+    def __init__(self, slots: int, chunk: int | None = None):
         self._held: list[tuple[int, ...]] = [()] * slots
         self._readers = [0] * slots
         self._freed = [0] * slots
-        self._chunk, self._count = chunk, 0
+        self._chunk, self._count = chunk or prompt_chunk(), 0
 
     def hold(self, slot: int, tokens: Sequence[int], reader: int) -> None:
         """Note that a slot's caches hold the rows of `tokens`.

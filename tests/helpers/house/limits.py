@@ -2,10 +2,11 @@
 
 # Entries at the top of jaxspec/; modules that name a drafter or builder outside its own places.
 MOST_ENTRIES, MOST_NAMERS, LEAST_ANNOTATED = 20, 3, 0.95
-MOST_TRACKED_MIB, MOST_WHEEL_MIB = 52.0, 38.0
+# 50.8 MiB before GRIFFIN's reference arrays, 1.0 MiB, and what the papers' own forms brought.
+MOST_TRACKED_MIB, MOST_WHEEL_MIB = 53.0, 38.0
 MOST_README_LINES, MOST_PAGE_WORDS = 111, 22_000
 # Aims: 30 and 60. 33 and 105 at 5429668, 36 and 116 at ca95a36, by the same count.
-MOST_ROOMS, MOST_VISITS = 36, 117
+MOST_ROOMS, MOST_VISITS = 36, 119
 # Aim: 25. 39 at 5429668.
 LONGEST_CHAIN = 39
 # Aims: 430 and 55,000. 657 and 74,160 at 5429668, 607 and 73,050 before the papers' own forms.
