@@ -92,6 +92,22 @@ class Lookahead(NamedTuple):
     between: Callable[[jax.Array, jax.Array], jax.Array]
 
 
+class Conditions(NamedTuple):
+    """The few tokens of every depth that a drafter conditions on (TreeFlash).
+
+    Rounds choose them, compute what follows all of them at once, and look nodes up in these tables.
+    A node with another token gets no children.
+
+    Attributes:
+      count: M, tokens of a depth.
+      logits: (params, scratch of `start`, target) -> [B, K, V], logits of every depth without the
+        token before, whose best tokens are chosen.
+    """
+
+    count: int
+    logits: Callable[[Any, Any, TargetHead], jax.Array]
+
+
 class Drafter(NamedTuple):
     """The functions and sizes of a drafter that the decode loop uses.
 
@@ -114,6 +130,8 @@ class Drafter(NamedTuple):
       confident: whether there is a `Proposal.confidence`.
       look_ahead: (params, scratch of `start`) -> Lookahead; None for drafters whose distributions
         depend on more than a node's depth and token.
+      conditions: the tokens that nodes must have to be drafted from, if `expand` reads nothing of a
+        node but its depth and token, and leaves the scratch as it is; None: all tokens.
       project: (params, hidden [..., E] of `Proposal`) -> (logits [..., D] of the draft vocabulary,
         class logits [..., rank_classes] or None), the output projections of a drafter that has its
         own; None if it borrows the target's, or has another one for every slot.
@@ -131,6 +149,7 @@ class Drafter(NamedTuple):
     rank_classes: int = 0
     confident: bool = False
     look_ahead: Callable[..., Lookahead] | None = None
+    conditions: Conditions | None = None
     project: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array | None]] | None = None
     remember: Callable[[Any, Any], Any] | None = None
 

@@ -21,6 +21,7 @@ from jaxspec.drafters.parallelspec import PARALLELSPEC
 from jaxspec.drafters.prompt_lookup import PROMPT_LOOKUP
 from jaxspec.drafters.record import DrafterRecord
 from jaxspec.drafters.specblock import SPECBLOCK
+from jaxspec.drafters.treeflash import TREEFLASH
 
 _RECORDS: dict[str, DrafterRecord] = {}
 
@@ -108,6 +109,7 @@ for _record in (
     GRIFFIN,
     DSPARK,
     DFLASH2,
+    TREEFLASH,
     PROMPT_LOOKUP,
 ):
     register(_record)

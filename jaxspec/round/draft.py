@@ -15,7 +15,14 @@ from jaxspec.drafters.base import Proposal
 from jaxspec.drafters.registry import record_of
 from jaxspec.round.context import Round
 from jaxspec.round.grow import score_pool
-from jaxspec.round.lookahead import Foreseen, choose_states, is_certain, look_up
+from jaxspec.round.lookahead import (
+    Foreseen,
+    choose_conditions,
+    choose_states,
+    is_certain,
+    look_up,
+    uses_conditions,
+)
 from jaxspec.round.proposals import (
     Drafted,
     count_slots,
@@ -79,9 +86,12 @@ def draft(round: Round, state: DecodeState, noise: jax.Array | None) -> Drafted:
         take = functools.partial(_take_steps, most=round.plan.steps, layers=_layers(round))
         if foreseen is not None:
             quick = take(functools.partial(step, foreseen=foreseen), growing)
-            fell_back = ~is_certain(foreseen, round.growth, quick.grown, limit).all()
-            return _fall_back(fell_back, functools.partial(take, step), growing, quick)
-        growing = take(step, growing)
+            if round.growth.shortlist:
+                fell_back = ~is_certain(foreseen, round.growth, quick.grown, limit).all()
+                return _fall_back(fell_back, functools.partial(take, step), growing, quick)
+            growing = quick
+        else:
+            growing = take(step, growing)
     drafted = Drafted(growing.grown, growing.logprob, growing.below, growing.step)
     drafted = drafted._replace(
         scratch=growing.scratch, scores=growing.scores, offered=growing.offered
@@ -146,7 +156,11 @@ def _take_steps(
 def _begin(
     round: Round, state: DecodeState, noise: jax.Array | None, limit: jax.Array
 ) -> tuple[_Growing, Foreseen | None]:
-    """Draft after the root and start the tree; with a shortlist, also compute what it foresees."""
+    """Draft after the root and start the tree.
+
+    With a shortlist, or a drafter that conditions on few tokens, also compute the distributions of
+    all steps.
+    """
     config, growth, batch = round.config, round.growth, state.root.shape[0]
     if round.plan.blocks:
         candidates = _draft_block(round, state, noise)
@@ -173,8 +187,12 @@ def _begin(
         sources = record_sources(sources, proposal, 0, round.figure_scale)
         on = ~state.done
         grown, nodes, sources = apply_stop_rule(round, state, 0, grown, scores, nodes, sources, on)
+    states = None
     if growth.shortlist:
         states = choose_states(round, state, noise, scratch, candidates)
+    elif uses_conditions(round):
+        states = choose_conditions(round, state, noise, scratch)
+    if states is not None:
         proposal, _ = _expand(round, state, scratch, states, jnp.int32(0))
         found, _ = rank_step(round, state, noise, proposal, states.depth, None, 0)
         foreseen = Foreseen(states, found)

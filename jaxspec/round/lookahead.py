@@ -17,6 +17,9 @@ taken again, and every level computes its own nodes.
 
 The foresight is not exact, since the mass of the tokens outside a shortlist is taken without what
 the tokens before them add, so somewhat more states are computed than matter.
+
+TreeFlash needs no foresight: its tables hold a few states of every depth, by definition. They are
+chosen by its own rule, and what is not among them stays a leaf.
 """
 
 from __future__ import annotations
@@ -67,16 +70,7 @@ def choose_states(
     look, count = look_ahead(round.drafter_variables, scratch), growth.shortlist
     # Nodes of the last depth are not drafted from.
     levels = slice(1, growth.longest - 1)
-    scale = divisor = round.score_temperature
-    logits = adjust_drafts(round, state, look.logits[:, levels]).astype(jnp.float32)
-    if not round.config.sampling.greedy:
-        temperature = jnp.float32(round.request.sampling.temperature)
-        if round.config.sampling.mixed:
-            temperature = jnp.where(round.decodes_greedily, 1.0, temperature)[:, None, None]
-        logits, divisor = logits / temperature, divisor * temperature
-        if noise is not None and round.coupled:
-            logits += noise[:, levels]
-    scores = logits / scale
+    scores, divisor = _score(round, state, noise, look.logits, levels)
     best, token = top_k(scores, count)
     ends, logprob = (_fit(x[:, 0, 0], count) for x in (first.token, first.logprob))
     token = jnp.concatenate([ends[:, None], token], axis=1)
@@ -94,6 +88,66 @@ def choose_states(
         jnp.zeros_like(chosen),
         jnp.ones(chosen.shape, bool),
     )
+
+
+def choose_conditions(
+    round: Round, state: DecodeState, noise: jax.Array | None, scratch: object
+) -> Nodes:
+    """Choose the states that a drafter conditions on: each depth's best tokens.
+
+    Under the target's noise these are its best tokens with the noise, since they are what the
+    target will choose from.
+
+    Args:
+      noise, scratch: as for `choose_states`.
+
+    Returns:
+      Nodes [B, (longest - 1) M].
+    """
+    given = round.drafter.conditions
+    assert given is not None, "tables are made for a drafter that conditions on few tokens"
+    logits = given.logits(round.drafter_variables, scratch, round.target_head)
+    scores, _ = _score(round, state, noise, logits, slice(0, round.growth.longest - 1))
+    token = top_k(scores, min(given.count, scores.shape[-1]))[1]
+    depth = jnp.broadcast_to(1 + jnp.arange(token.shape[1])[:, None], token.shape)
+    token, depth = (x.reshape(len(token), -1) for x in (token, depth))
+    none = jnp.zeros_like(token)
+    return Nodes(token, none, depth, none, none == 0)
+
+
+def uses_conditions(round: Round) -> bool:
+    """Whether a round computes all distributions after the root's at once, as tables.
+
+    A policy that follows the steps and true rejection sampling read each step's own distributions.
+    """
+    config = round.config
+    drawn = config.acceptance == "rejection" and not config.sampling.greedy
+    there = round.growth.nodes > 0 and round.drafter.conditions is not None
+    return there and round.growth.longest > 1 and not drawn and not round.plan.asks_policy
+
+
+def _score(
+    round: Round, state: DecodeState, noise: jax.Array | None, logits: jax.Array, levels: slice
+) -> tuple[jax.Array, float | jax.Array]:
+    """Score the tokens of some depths as the call ranks them, without its filters.
+
+    Args:
+      logits: [B, K, V], of depths 1..K.
+      levels: the depths, minus 1.
+
+    Returns:
+      (scores float32 [B, T, V]; what logits were divided by, a number or broadcastable to [B, T, V]).
+    """
+    scale = divisor = round.score_temperature
+    logits = adjust_drafts(round, state, logits[:, levels]).astype(jnp.float32)
+    if not round.config.sampling.greedy:
+        temperature = jnp.float32(round.request.sampling.temperature)
+        if round.config.sampling.mixed:
+            temperature = jnp.where(round.decodes_greedily, 1.0, temperature)[:, None, None]
+        logits, divisor = logits / temperature, divisor * temperature
+        if noise is not None and round.coupled:
+            logits += noise[:, levels]
+    return logits / scale, divisor
 
 
 def _fit(x: jax.Array, count: int) -> jax.Array:

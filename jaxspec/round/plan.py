@@ -147,12 +147,14 @@ def make_plan(spec: Spec, config: DecodeConfig) -> Plan:
 def suits_lookup(spec: Spec, name: str) -> bool:
     """Whether calls that choose by cost mix prompt lookup into what a drafter proposes.
 
-    Lattice trees would lose the lookahead that they are built from.
+    Lattice trees would lose the lookahead, or the tables, that they are built from.
     """
     if name == "ar":
         return False
     config = spec.drafter(name)
-    return not record_of(config).retrieval and make_drafter(config).look_ahead is None
+    drafter = make_drafter(config)
+    at_once = drafter.look_ahead is not None or drafter.conditions is not None
+    return not record_of(config).retrieval and not at_once
 
 
 def _make_drafter(config: DecodeConfig, drafter_config: Any) -> Drafter:

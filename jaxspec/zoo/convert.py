@@ -43,8 +43,8 @@ def convert(source, destination, to: str, target=None, verifier: str | None = No
       source: directory or hub id, or the name of a drafter that ships with `target`.
       destination: directory to create; it must not hold a model yet.
       to: `dflash` or `jetspec` (one native layout, for vLLM and SGLang), `dflash2`, `dspark`
-        (DeepSpec's layout), `eagle3` (SpecForge's and SGLang's), `griffin` (the authors'), or
-        `speculators` (vLLM).
+        (DeepSpec's layout), `eagle3` (SpecForge's and SGLang's), `griffin` and `treeflash` (the
+        authors'), or `speculators` (vLLM).
       target: the model that the drafter serves. Needed if the source lacks information:
         `speculators`, `dspark` and `griffin` save the target's embeddings with the drafter, a
         source may leave its output projection to the target, and others' files in the speculators

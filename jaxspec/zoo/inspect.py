@@ -203,6 +203,8 @@ def _flags(hf: dict, inner: dict, own: dict) -> dict[str, Any]:
         for name, value in own.items()
         if name not in ("mask_token_id", "target_layer_ids")
     }
+    heads = hf.get("treeflash_config") or {}
+    flags |= {f"treeflash_config.{name}": value for name, value in heads.items()}
     ours = hf.get("jaxspec") or {}
     names = ("score_temperature", "output_projection")
     return flags | {f"jaxspec.{name}": ours[name] for name in names if ours.get(name) is not None}

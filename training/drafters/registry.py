@@ -18,6 +18,7 @@ from .parallelspec import PARALLELSPEC
 from .presets import DrafterPreset
 from .record import TrainingRecord
 from .specblock import SPECBLOCK
+from .treeflash import TREEFLASH
 
 _RECORDS: dict[str, TrainingRecord] = {}
 
@@ -77,6 +78,7 @@ for _record in (
     DFLASH,
     JETSPEC,
     DSPARK,
+    TREEFLASH,
     EAGLE3,
     GRIFFIN,
     SPECBLOCK,

@@ -106,6 +106,20 @@ class BlockDrafter(nn.Module):
           size: int32 [B], number of slots that belong to the block; no slot sees later ones (None:
             all T).
         """
+        return self._run(block, positions, cache, first, size)[1]
+
+    def residual(
+        self,
+        block: jax.Array,
+        positions: jax.Array,
+        cache: KVCache,
+        first: jax.Array | None = None,
+    ) -> jax.Array:
+        """Return hidden states [B, T, E] of a block before the final norm; see `__call__`."""
+        return self._run(block, positions, cache, first, None)[0]
+
+    def _run(self, block, positions, cache, first, size) -> tuple[jax.Array, jax.Array]:
+        """Return hidden states [B, T, E] (before the final norm, after it)."""
         rope = rope_table(positions, self.config)
         mask = None if self.config.causal else full_mask(*block.shape[:2], size)
         x, norms = block, [*(layer.attention_norm for layer in self.layers), self.norm]
@@ -116,7 +130,7 @@ class BlockDrafter(nn.Module):
                 x, normed, rope, positions, mask, prefix, self._window(i)
             )
             x, normed = norms[i + 1].add_normalize(x, parts, True)
-        return normed
+        return x, normed
 
     def _window(self, layer: int) -> int | None:
         if self.config.sliding_window is None:

@@ -71,8 +71,8 @@ class Scratch(NamedTuple):
 def mix_lookup(drafter: Drafter) -> Drafter:
     """Make the drafter that proposes a mixture of `drafter` and prompt lookup.
 
-    It takes the steps of `drafter`, but gives no `look_ahead`: what lookup adds depends on more
-    than a node's depth and token.
+    It takes the steps of `drafter`, but gives no `look_ahead` and no `conditions`: what lookup adds
+    depends on more than a node's depth and token.
     """
 
     def init(batch: int, capacity: int, dtype: Any) -> Mixed:
@@ -119,6 +119,7 @@ def mix_lookup(drafter: Drafter) -> Drafter:
         start=start,
         expand=None if drafter.expand is None else expand,
         look_ahead=None,
+        conditions=None,
         remember=remember,
     )
 

@@ -67,7 +67,7 @@ ENTRIES: Mapping[str, Kind] = MappingProxyType(
         "num_hidden_layers num_attention_heads num_key_value_heads num_target_layers block_size "
         "num_experts num_local_experts num_experts_per_tok decoder_sparse_step depth blocks slots "
         "lstm_layers medusa_num_heads medusa_num_layers num_heads diffspec_draft_token_num "
-        "rank_classes",
+        "rank_classes candidate_tokens",
     )
     | _entries(
         INTEGER,
@@ -91,7 +91,8 @@ ENTRIES: Mapping[str, Kind] = MappingProxyType(
         "model_type hidden_act rope_type type speculators_model_type speculators_version "
         "speculation_type projector_type name_or_path base_model_name_or_path target "
         "target_model_name_or_path target_revision tokenizer_sha256 chat_template_sha256 "
-        "feature_convention quant_method storage markov_head_type",
+        "feature_convention quant_method storage markov_head_type "
+        "ar_approximation",
     )
     | _entries(TEXTS, "architectures layer_types")
     | _entries(
@@ -102,6 +103,7 @@ ENTRIES: Mapping[str, Kind] = MappingProxyType(
     | _entries(
         OBJECT,
         "jaxspec rope_scaling rope_parameters dflash_config dspark_config eagle_config "
+        "treeflash_config "
         "transformer_layer_config speculators_config verifier quantization_config training",
     )
     | {

@@ -25,6 +25,7 @@ def block_hidden(
     features: jax.Array,
     *,
     chunk: int | None = None,
+    method: str | None = None,
 ) -> jax.Array:
     """Run the blocks at the anchors; return final-norm hidden states [B, A, block_size, E].
 
@@ -38,6 +39,7 @@ def block_hidden(
         attends to those before its anchor in the anchor's document.
       chunk: anchors of each row computed together, and recomputed for the gradient, which bounds
         the memory of activations; None computes all at once and keeps everything.
+      method: `residual` for the states before the final norm.
     """
     drafter = BlockDrafter(config)
     anchors, positions = batch["anchors"], batch["positions"]
@@ -51,7 +53,12 @@ def block_hidden(
         rows = jnp.take(embedding, ids, axis=0)
         places = start[:, None] + jnp.arange(config.block_size)
         return drafter.apply(
-            params, rows, places, KVCache(context.k, context.v, start), anchor - start
+            params,
+            rows,
+            places,
+            KVCache(context.k, context.v, start),
+            anchor - start,
+            method=method,
         )
 
     return map_anchors(one, (roots, starts, anchors), chunk)
