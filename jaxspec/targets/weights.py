@@ -7,13 +7,15 @@ from typing import Any
 
 import jax
 import numpy as np
-from flax.traverse_util import unflatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jaxspec.core.config import TargetConfig, TransformerConfig
+from jaxspec.io.quantised.tensors import QuantisedTensors
 from jaxspec.io.weights.load_tree import read_tree
 from jaxspec.io.weights.weight_map import Leaf, linear, vector, write_tree
 from jaxspec.targets.families.registry import family_of
 from jaxspec.targets.layouts import quant
+from jaxspec.targets.layouts.held import plan_reading
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _ROTARY = ("inv_freq", "original_inv_freq", "cos_cached", "sin_cached")
@@ -33,28 +35,37 @@ def from_hf(
       dtype: `float32`, `float16` or `bfloat16`, the dtype of every parameter that is not quantised.
       quantize: `int8` or `fp8`. Tensors are quantised one by one, so the device never holds more
         than one of them unquantised. The variables are those of `jaxspec.targets.layouts.quant`.
+        By default weights that are stored so stay so; `none` makes them floats.
 
     Raises:
       WeightMismatch: tensors are missing, unexpected or misshapen; reports all of them.
       ValueError: a tensor holds NaN or infinity, or overflows `dtype`.
     """
-    scales = {}
+    tied, scales = config.tie_embeddings, {}
+    plan = plan_reading(target_leaves(config), read, dtype, quantize, tied)
 
     def place(leaf: Leaf, array: jax.Array) -> jax.Array:
-        axis = quant.contracted_axis(leaf.path, config.tie_embeddings) if quantize else None
+        axis = quant.contracted_axis(leaf.path, tied) if plan.quantize and not leaf.dtype else None
         if axis is None:
             return array
-        values, scales[leaf.path] = jax.block_until_ready(quant.quantize(array, quantize, axis))
+        values, scales[leaf.path] = jax.block_until_ready(
+            quant.quantize(array, plan.quantize, axis)
+        )
         return values
 
-    variables = read_tree(target_leaves(config), read, dtype, ignored(config), place)
-    return variables | ({quant.COLLECTION: unflatten_dict(scales)} if quantize else {})
+    leaves = plan.leaves + plan.scales
+    params = read_tree(leaves, plan.read, dtype, ignored(config, read), place)["params"]
+    scales |= flatten_dict(params.pop(quant.COLLECTION, {}))
+    return {"params": params} | ({quant.COLLECTION: unflatten_dict(scales)} if scales else {})
 
 
-def ignored(config: TargetConfig) -> Callable[[str], bool]:
+def ignored(config: TargetConfig, read: Mapping[str, np.ndarray]) -> Callable[[str], bool]:
     """Return a function that says whether files may hold a tensor that nothing reads."""
     head = family_of(config).weight_name(HEAD)
-    return lambda name: is_rotary_table(name) or (config.tie_embeddings and name == head)
+    is_idle = read.is_idle if isinstance(read, QuantisedTensors) else lambda name: False
+    return lambda name: (
+        is_rotary_table(name) or (config.tie_embeddings and name == head) or is_idle(name)
+    )
 
 
 def to_hf(params: Mapping[str, Any], config: TargetConfig) -> dict[str, np.ndarray]:
@@ -66,7 +77,7 @@ def to_hf(params: Mapping[str, Any], config: TargetConfig) -> dict[str, np.ndarr
       ValueError: an array is absent, its shape differs from the config's, or the weights are
         quantised.
     """
-    quant.refuse(params, "written: load the model without quantize and save that")
+    quant.refuse(params, "written: load the model with quantize='none' and save that")
     return write_tree(target_leaves(config), params)
 
 

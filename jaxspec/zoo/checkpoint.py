@@ -16,6 +16,7 @@ from jaxspec.io.files.safetensors_files import WeightFiles
 from jaxspec.io.files.tensors import weight_dtype
 from jaxspec.io.program_cache import keep_programs
 from jaxspec.io.progress import show_progress
+from jaxspec.io.quantised.tensors import QuantisedTensors
 from jaxspec.io.text.tokenizer import Tokenizer, eos_ids, load_tokenizer
 from jaxspec.io.weights.config_entries import read_entries
 from jaxspec.targets import weights as target_weights
@@ -65,7 +66,8 @@ def load(
         float16 on GPUs without bfloat16 units (T4).
       quantize: `int8` or `fp8`: store the target's weights in one byte each, with a scale per
         output channel, and compute in `dtype`; see `jaxspec.targets.layouts.quant`. The output is
-        that of the quantised model. Drafters stay in `dtype`.
+        that of the quantised model. Drafters stay in `dtype`. A checkpoint in few bits keeps such
+        weights by default, and its others become `dtype`; `none`: all of them do.
       progress: show on stderr how much has been read. By default on terminals, if the load takes
         longer than two seconds.
       mesh: devices that share the target: `jax.make_mesh((8,), ("model",))`. Each also holds the
@@ -83,7 +85,7 @@ def load(
     keep_programs()
     dtype = dtype or default_dtype()
     weight_dtype(dtype)
-    quant.check_kind(quantize)
+    quant.check_kind(quantize, (*quant.KINDS, quant.FULL))
     directory = resolve_model(name)
     config = target_config(read_entries(directory / "config.json"))
     stored = _open_full(directory)
@@ -110,7 +112,7 @@ def load(
     return jax.device_put(Params(target, weights, spec), mesh and mesh.devices.item())
 
 
-def _open_full(directory: Path) -> WeightFiles | GgufWeights:
+def _open_full(directory: Path) -> WeightFiles | GgufWeights | QuantisedTensors:
     """Open a target's weights, which must be full: they decide the text."""
     stored = open_target(directory)
     if stored.packed:

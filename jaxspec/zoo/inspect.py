@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
 from jaxspec.drafters.files import check_files, find_config
 from jaxspec.drafters.hf_fields import FEATURE_CONVENTION
-from jaxspec.drafters.registry import records
-from jaxspec.io.files.safetensors_files import WeightFiles
-from jaxspec.io.files.tensors import count_bytes
-from jaxspec.io.files.torch_files import TorchFile, TorchFiles, open_weights
+from jaxspec.io.files.torch_files import open_weights
 from jaxspec.io.hub import shipped
+from jaxspec.io.quantised.full_weights import open_full
 from jaxspec.io.weights import provenance
 from jaxspec.io.weights.config_entries import read_entries
 from jaxspec.targets.families.hf_config import target_config
-from jaxspec.targets.gguf import GgufWeights
 from jaxspec.zoo import families
-from jaxspec.zoo.places import find_drafters, is_gguf, open_target, read_gguf, resolve_model
+from jaxspec.zoo.places import find_drafters, is_gguf, open_target, resolve_model
+from jaxspec.zoo.weight_sizes import sum_sizes
 
 _FLAGS = (
     "draft_vocab_size", "norm_before_residual", "norm_before_fc", "norm_output", "fc_norm", "sample_from_anchor",
@@ -52,7 +49,8 @@ def describe_checkpoint(source) -> dict[str, Any]:
         `architecture`, `block_size`, `mask_token_id`.
         `draft_vocabulary`: number of tokens that can be drafted; None if config.json does not say.
         `flags`.
-        `weights`: `parameters`, `bytes`, `dtypes`, `packed`, `coded`, `tensors`, `files`.
+        `weights`: `parameters`, `bytes`, `dtypes`, `packed`, `coded`, `quantised` (the format of a
+          target in few bits), `tensors`, `files`.
         `drafters`: names of a target's drafters.
 
     Raises:
@@ -61,7 +59,7 @@ def describe_checkpoint(source) -> dict[str, Any]:
     """
     directory = resolve_model(source)
     hf = read_entries(directory / "config.json")
-    weights = _weights(directory)
+    weights = sum_sizes(directory, hf)
     names = weights.pop("names")
     found = families.family(hf, names)
     own = hf.get("dflash_config") or {}
@@ -113,6 +111,8 @@ def render_description(about: dict[str, Any]) -> str:
 
 
 def _describe_storage(weights: dict[str, Any]) -> str | None:
+    if weights["quantised"]:
+        return f"in few bits: {weights['quantised']}"
     if weights["packed"]:
         return "6 bits a weight with a scale per output channel, read as floats"
     if weights["coded"]:
@@ -142,7 +142,7 @@ def _problem(directory: Path, hf: dict, found: str) -> str | None:
     try:
         if found == "target":
             target_config(hf)
-            open_target(directory) if is_gguf(directory) else open_weights(directory)
+            open_target(directory) if is_gguf(directory) else open_full(open_weights(directory), hf)
         else:
             check_files(directory, find_config(directory))
     except (ValueError, FileNotFoundError) as error:
@@ -208,68 +208,3 @@ def _flags(hf: dict, inner: dict, own: dict) -> dict[str, Any]:
     ours = hf.get("jaxspec") or {}
     names = ("score_temperature", "output_projection")
     return flags | {f"jaxspec.{name}": ours[name] for name in names if ours.get(name) is not None}
-
-
-def _gguf_weights(read: GgufWeights) -> dict[str, Any]:
-    """Sum up the sizes of a GGUF file's tensors, by block type."""
-    dtypes: dict[str, int] = {}
-    for name in read.file:
-        stored = read.file.stored_dtype(name)
-        dtypes[stored] = dtypes.get(stored, 0) + math.prod(read.file.shape(name))
-    return {
-        "names": set(read),
-        "parameters": sum(dtypes.values()),
-        "bytes": read.file.size,
-        "dtypes": dtypes,
-        "packed": 0,
-        "coded": 0,
-        "tensors": len(read.file),
-        "files": [str(read.file.path)],
-    }
-
-
-def _weights(directory: Path) -> dict[str, Any]:
-    """Sum up sizes from the headers of all weight files."""
-    if is_gguf(directory):
-        return _gguf_weights(read_gguf(directory))
-    formats = [record.files for record in records() if record.files is not None]
-    read = _open(directory, [name for one in formats for name in one.weights])
-    names = [] if read is None else list(read)
-    mapped = isinstance(read, WeightFiles)
-    packed = read.packed if mapped else frozenset()
-    dtypes: dict[str, int] = {}
-    size = parameters = 0
-    for name in names:
-        stored = "packed" if name in packed else read.dtype(name)
-        count = math.prod(read.shape(name))
-        dtypes[stored] = dtypes.get(stored, 0) + count
-        size += read.size(name) if mapped else count * count_bytes(stored)
-        parameters += count if name in packed or stored.startswith(("F", "BF")) else 0
-    side = dict.fromkeys(name for one in formats for name in one.side_files)
-    files = [] if read is None else list(read.files)
-    return {
-        "names": set(names),
-        "parameters": parameters,
-        "bytes": size,
-        "dtypes": dtypes,
-        "packed": len(packed),
-        "coded": len(read.coded) if mapped else 0,
-        "tensors": len(names),
-        "files": files + [name for name in side if (directory / name).is_file()],
-    }
-
-
-def _open(directory: Path, own: list[str]) -> WeightFiles | TorchFiles | TorchFile | None:
-    """Open the tensors of a directory; None if it has no weights.
-
-    Args:
-      directory: directory of the checkpoint.
-      own: names of weight files that only some formats use.
-    """
-    path = next((directory / name for name in own if (directory / name).is_file()), None)
-    if path is not None:
-        return WeightFiles.of_file(path) if path.suffix == ".safetensors" else TorchFile(path)
-    try:
-        return open_weights(directory)
-    except FileNotFoundError:
-        return None

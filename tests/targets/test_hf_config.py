@@ -184,8 +184,8 @@ def test_a_window_that_is_not_used_is_no_obstacle():
             "sliding-window attention is in use",
         ),
         (
-            {"quantization_config": {"quant_method": "fp8"}},
-            r"quantised weights \(fp8\) are not supported",
+            {"quantization_config": {"quant_method": "bitsandbytes"}},
+            "weights quantised by bitsandbytes are not read",
         ),
         ({"mlp_bias": True}, "mlp_bias is not supported"),
     ],

@@ -244,7 +244,7 @@ def test_refusals(int8, tmp_path, capsys):
         jaxspec.load(TARGET, quantize="int4")
     with pytest.raises(ValueError, match="already quantised to int8"):
         quantize_params(int8, "fp8")
-    with pytest.raises(ValueError, match="cannot be written: load the model without quantize"):
+    with pytest.raises(ValueError, match="cannot be written: load the model with quantize='none'"):
         jaxspec.save(int8, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
     with pytest.raises(SystemExit):

@@ -51,7 +51,10 @@ def add_model(parser: argparse.ArgumentParser, default: str | None = "mini") -> 
     add_drafter(parser)
     add_dtype(parser)
     parser.add_argument(
-        "--quantize", choices=("int8", "fp8"), help="store each weight of the target in one byte"
+        "--quantize",
+        choices=("int8", "fp8", "none"),
+        help="store each weight of the target in one byte, or none in few bits (default: in one "
+        "byte where the checkpoint does so)",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,10 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.draft_model.drafter import DraftModelConfig
 from jaxspec.drafters.format import About, Format, json_writer
 from jaxspec.drafters.hf_fields import own_fields, score_temperature
+from jaxspec.io.files.tensors import Tensors
 from jaxspec.io.files.torch_files import open_weights
+from jaxspec.io.quantised.full_weights import open_full
+from jaxspec.io.weights.config_entries import read_entries
 from jaxspec.io.weights.weight_map import check_fit
 from jaxspec.targets import weights as target_weights
 from jaxspec.targets.families.hf_config import target_config, target_config_to_hf
@@ -58,7 +62,7 @@ def pad(config: DraftModelConfig, rows: int) -> DraftModelConfig:
 
 def read(directory: str | os.PathLike, config: DraftModelConfig, dtype: str) -> dict[str, Any]:
     """Read the model's variables; errors are those of `target_weights.from_hf`."""
-    return target_weights.from_hf(open_weights(directory), config.model, dtype)
+    return target_weights.from_hf(_open(directory), config.model, dtype)
 
 
 def tensors(variables: Mapping[str, Any], config: DraftModelConfig) -> dict[str, np.ndarray]:
@@ -68,14 +72,18 @@ def tensors(variables: Mapping[str, Any], config: DraftModelConfig) -> dict[str,
 
 def check(directory: str | os.PathLike, config: DraftModelConfig) -> None:
     """Raise WeightMismatch unless names, shapes and dtypes fit; weights are not read."""
+    found, head = _open(directory), family_of(config.model).weight_name("lm_head.weight")
+    ignored = target_weights.ignored(config.model, found)
     check_fit(
         target_weights.target_leaves(config.model),
-        open_weights(directory),
-        lambda name: (
-            target_weights.is_rotary_table(name)
-            or name == family_of(config.model).weight_name("lm_head.weight")
-        ),
+        found,
+        lambda name: name == head or ignored(name),
     )
+
+
+def _open(directory: str | os.PathLike) -> Tensors:
+    """Open the model's tensors, by the names of its full weights."""
+    return open_full(open_weights(directory), read_entries(Path(directory) / "config.json"))
 
 
 FORMAT = Format(

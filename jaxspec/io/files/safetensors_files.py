@@ -18,6 +18,7 @@ from jaxspec.io.files.packed import packed_names, scale_name, unpack, unpacked_s
 from jaxspec.io.files.raw_file import RawSafetensors
 from jaxspec.io.files.tensors import (
     FLOAT_DTYPES,
+    STORED_DTYPES,
     BlockReader,
     RowReader,
     Tensors,
@@ -112,6 +113,23 @@ class WeightFiles(Tensors):
         raw = self._open_raw(name)
         return raw.row_reader(raw.offsets[name], self.shape(name), np.dtype(FLOAT_DTYPES[stored]))
 
+    def stored_reader(self, name: str) -> RowReader:
+        """Return a function that reads some rows of a tensor as the file holds them.
+
+        A scalar is one row.
+
+        Raises:
+          ValueError: the dtype is none of `STORED_DTYPES`.
+        """
+        stored = self._slice(name).get_dtype()
+        if stored not in STORED_DTYPES:
+            raise ValueError(
+                f"{self.directory}: {name} is stored as {stored}, which is not read (read: "
+                f"{', '.join(STORED_DTYPES)}): use another checkpoint"
+            )
+        raw, shape = self._open_raw(name), tuple(self._slice(name).get_shape()) or (1,)
+        return raw.row_reader(raw.offsets[name], shape, np.dtype(STORED_DTYPES[stored]))
+
     def block_reader(self, name: str) -> BlockReader:
         """Return a function that reads some columns of some rows of a matrix, and no others."""
         stored = self.stored_dtype(name)
@@ -122,7 +140,7 @@ class WeightFiles(Tensors):
         return raw.block_reader(raw.offsets[name], (rows, columns), dtype)
 
     def _open_raw(self, name: str) -> RawSafetensors:
-        file = self._home[name]
+        file = self._stored[name]
         if file not in self._raw:
             self._raw[file] = RawSafetensors(self.directory / file)
         return self._raw[file]

@@ -15,6 +15,15 @@ import numpy as np
 from jaxspec.core.runtime.near_miss import choose_one
 
 FLOAT_DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
+# Of all kinds of tensors that checkpoints hold.
+STORED_DTYPES = FLOAT_DTYPES | {
+    "F8_E4M3": ml_dtypes.float8_e4m3fn,
+    "F8_E8M0": ml_dtypes.float8_e8m0fnu,
+    "I64": np.int64,
+    "I32": np.int32,
+    "I8": np.int8,
+    "U8": np.uint8,
+}
 # Values that are compared at a time; a processor's cache holds them.
 _BLOCK = 2**18
 
@@ -153,11 +162,15 @@ def weight_dtype(name: str) -> np.dtype:
 
 
 def is_finite(x: np.ndarray) -> bool:
-    """Say whether all values of a float32, float16 or bfloat16 array are finite.
+    """Say whether all values of a float32, float16, bfloat16, float8_e4m3fn or int8 array are finite.
 
-    The exponent bits of NaN and infinities are all set. Integers are compared, since arithmetic on
-    two-byte floats is slow.
+    The exponent bits of NaN and infinities are all set; of float8, which has no infinities, all
+    bits of NaN are. Integers are compared, since arithmetic on short floats is slow.
     """
+    if x.dtype == np.int8:
+        return True
+    if x.dtype.itemsize == 1:
+        return not np.any(x.view(np.uint8) & 0x7F == 0x7F)
     bits, sign = (np.uint16, 0x8000) if x.dtype.itemsize == 2 else (np.uint32, 0x80000000)
     exponent = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000}[x.dtype.name]
     flat = x.ravel(order="K").view(bits)

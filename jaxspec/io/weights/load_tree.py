@@ -19,13 +19,13 @@ import numpy as np
 
 from jaxspec.io.files.read_ahead import Read, ReadAhead
 from jaxspec.io.files.tensors import (
-    FLOAT_DTYPES,
     RowReader,
     check_finite,
     find_row_reader,
     is_finite,
     weight_dtype,
 )
+from jaxspec.io.files.tensors import count_bytes as item_size
 from jaxspec.io.progress import count_bytes, expect_bytes
 from jaxspec.io.weights.assemble import Assembly, DeviceArray, HostArray, Piece
 from jaxspec.io.weights.weight_map import Leaf, check_fit, check_float
@@ -77,10 +77,9 @@ def read_tree(
     with ReadAhead(_list_reads(plans, read), largest, total >= _THREAD_BYTES) as ahead:
         flight = _Flight(ahead, target.name)
         for plan in plans:
+            own = np.dtype(plan.leaf.dtype or target)
             array: Assembly = (
-                DeviceArray(plan.leaf, target)
-                if plan.on_device
-                else HostArray(plan.leaf, target, on_cpu)
+                DeviceArray(plan.leaf, own) if plan.on_device else HostArray(plan.leaf, own, on_cpu)
             )
             for piece in plan.pieces:
                 (rows, checked), memory = ahead.take()
@@ -130,7 +129,7 @@ def _make_plans(leaves: list[Leaf], read: Mapping[str, np.ndarray], on_cpu: bool
 
 def _shape_class(leaf: Leaf) -> tuple:
     """Return what leaves share that the device assembles with the same programs."""
-    return leaf.array_shape(), leaf.shapes, leaf.transpose
+    return leaf.array_shape(), leaf.shapes, leaf.transpose, leaf.dtype
 
 
 def _list_pieces(
@@ -163,22 +162,22 @@ def _list_reads(plans: list[_Plan], read: Mapping[str, np.ndarray]) -> Iterator[
         for piece in plan.pieces:
             if piece.name != name:
                 name, reader = piece.name, find_row_reader(read, piece.name)
-            yield functools.partial(_read_piece, piece, reader, not plan.on_device)
+            yield functools.partial(_read_piece, piece, reader, plan)
 
 
 def _read_piece(
-    piece: Piece, reader: RowReader, check: bool, memory: np.ndarray
+    piece: Piece, reader: RowReader, plan: _Plan, memory: np.ndarray
 ) -> tuple[np.ndarray, tuple[bool, ...]]:
-    """Read the rows of a piece; return them and, if they are to be checked, if they are finite."""
+    """Read the rows of a piece; return them and, unless the device checks it, if they are finite."""
     rows = reader(piece.start, piece.stop, memory)
-    check_float(piece.name, rows)
-    return rows, (is_finite(rows),) if check else ()
+    if plan.leaf.dtype is None:
+        check_float(piece.name, rows)
+    return rows, () if plan.on_device else (is_finite(rows),)
 
 
 def _item_size(read: Mapping[str, np.ndarray], name: str) -> int:
     """Return the bytes of a stored value, or the most that they can be for a dict of arrays."""
-    stored = read.dtype(name) if hasattr(read, "dtype") else "F32"
-    return np.dtype(FLOAT_DTYPES[stored]).itemsize
+    return item_size(read.dtype(name)) if hasattr(read, "dtype") else 4
 
 
 def _insert(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:

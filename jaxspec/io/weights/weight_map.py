@@ -27,6 +27,7 @@ class Leaf(NamedTuple):
       shapes: shape of each part as the file stores it.
       transpose: whether the file stores [out, in].
       stacked: whether the first axis is the group; otherwise there is one group.
+      dtype: of the array and of its tensors, if it is not the dtype of the tree.
     """
 
     path: tuple[str, ...]
@@ -34,6 +35,7 @@ class Leaf(NamedTuple):
     shapes: tuple[tuple[int, ...], ...]
     transpose: bool = False
     stacked: bool = False
+    dtype: str | None = None
 
     def parts(self) -> Iterable[tuple[str, int, slice, tuple[int, ...]]]:
         """Yield (name, group, slice of the last axis, stored shape) of every tensor."""
@@ -180,6 +182,7 @@ def check_fit(
       WeightMismatch: tensors are missing, unexpected, misshapen or not floats; reports all of them.
     """
     wanted = {name: shape for leaf in leaves for name, _, _, shape in leaf.parts()}
+    own = {name for leaf in leaves if leaf.dtype for name, *_ in leaf.parts()}
     shape_of = getattr(read, "shape", lambda name: read[name].shape)
     present = set(read)
     missing = [name for name in wanted if name not in present]
@@ -188,7 +191,8 @@ def check_fit(
     misshapen = {
         name: (shape, wanted[name]) for name, shape in found.items() if shape != wanted[name]
     }
-    stored = {name: read.dtype(name) for name in found} if hasattr(read, "dtype") else {}
+    floats = [name for name in found if name not in own]
+    stored = {name: read.dtype(name) for name in floats} if hasattr(read, "dtype") else {}
     mistyped = {name: dtype for name, dtype in stored.items() if dtype not in FLOAT_DTYPES}
     if missing or unexpected or misshapen or mistyped:
         raise WeightMismatch(missing, unexpected, misshapen, mistyped)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jaxspec.core.config import TargetConfig
+from jaxspec.io.quantised.registry import find_format
 from jaxspec.targets.families.family import TargetFamily
 from jaxspec.targets.families.hf_fields import integer, transformer_fields, transformer_fields_to_hf
 from jaxspec.targets.families.registry import family_of, family_of_hf
@@ -51,12 +52,7 @@ def target_config_to_hf(config: TargetConfig, dtype: str = "float32") -> dict[st
 
 def _refuse_unsupported(hf: dict[str, Any], family: TargetFamily) -> None:
     """Refuse settings that change the computation and are not supported."""
-    if hf.get("quantization_config"):
-        method = hf["quantization_config"].get("quant_method", "unknown")
-        raise ValueError(
-            f"config.json: quantised weights ({method}) are not supported: "
-            "use an unquantised checkpoint"
-        )
+    find_format(hf)
     if hf.get("mlp_bias"):
         raise ValueError("config.json: mlp_bias is not supported")
     if set(hf.get("layer_types") or ()) - {"full_attention"} or family.uses_window(hf):

@@ -11,7 +11,7 @@ Drafters are not quantised. Decoding is lossless with respect to the quantised t
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -23,6 +23,8 @@ from jaxspec.core.runtime.near_miss import choose_one
 from jaxspec.targets.layouts.layout import Layout
 
 COLLECTION = "quant"
+# Asks for floats, whatever the files hold.
+FULL = "none"
 # {kind: (dtype, largest magnitude)}. These types have no infinity: a larger number would wrap or
 # become NaN.
 KINDS = {"int8": (jnp.int8, 127.0), "fp8": (jnp.float8_e4m3fn, 448.0)}
@@ -58,14 +60,14 @@ def quantize_params(params: Params, kind: str) -> Params:
     )
 
 
-def check_kind(kind: str | None) -> None:
-    """Check that `kind` is one of `KINDS` or None.
+def check_kind(kind: str | None, choices: Iterable[str] = KINDS) -> None:
+    """Check that `kind` is one of `choices` or None.
 
     Raises:
       ValueError: `kind` is anything else.
     """
-    if kind is not None and kind not in KINDS:
-        raise ValueError(f"unknown quantisation {kind!r}: {choose_one(kind, KINDS)}")
+    if kind is not None and kind not in choices:
+        raise ValueError(f"unknown quantisation {kind!r}: {choose_one(kind, choices)}")
 
 
 def kind_of(variables: Mapping[str, Any]) -> str | None:

@@ -20,7 +20,8 @@ from jaxspec.io.files.tensors import Blocks, Tensors
 from jaxspec.io.weights.load_tree import read_tree
 from jaxspec.io.weights.weight_map import Leaf, check_fit
 from jaxspec.targets.layouts import quant
-from jaxspec.targets.sharding.place import replicate
+from jaxspec.targets.layouts.held import plan_reading
+from jaxspec.targets.sharding.place import order, replicate
 from jaxspec.targets.sharding.shares import Split, find_split
 from jaxspec.targets.weights import ignored, target_leaves
 
@@ -39,25 +40,31 @@ def read_shared(
     Raises:
       WeightMismatch, ValueError: see `jaxspec.targets.weights.from_hf`.
     """
-    leaves = target_leaves(config)
-    check_fit(leaves, stored, ignored(config))
-    if config.tie_embeddings:
+    leaves, tied = target_leaves(config), config.tie_embeddings
+    check_fit(leaves, stored, ignored(config, stored))
+    if tied:
         leaves.append(_tied_head(leaves, config))
+    plan = plan_reading(leaves, stored, dtype, quantize, tied)
     values: dict[tuple[str, ...], jax.Array] = {}
     scales: dict[tuple[str, ...], jax.Array] = {}
     # A layer at a time, so that the host holds little.
-    for _, group in itertools.groupby(leaves, lambda leaf: leaf.path[0]):
-        for leaf, array in _read_group(list(group), stored, config, dtype, mesh):
+    for _, group in itertools.groupby(plan.leaves, lambda leaf: leaf.path[0]):
+        for leaf, array in _read_group(list(group), plan.read, config, dtype, mesh):
             split = find_split(leaf.path, config, mesh.size)
-            axis = quant.contracted_axis(leaf.path, config.tie_embeddings) if quantize else None
+            axis = quant.contracted_axis(leaf.path, tied)
             values[leaf.path] = array
-            if axis is not None:
+            if plan.quantize and axis is not None and not leaf.dtype:
                 axis -= split.order is not None  # there is an axis of devices
                 values[leaf.path], scales[leaf.path] = jax.block_until_ready(
-                    quant.quantize(array, quantize, axis)
+                    quant.quantize(array, plan.quantize, axis)
                 )
+    found = _read(plan.scales, plan.read, dtype)["params"].get(quant.COLLECTION, {})
+    for path, array in flatten_dict(found).items():
+        split = find_split(path, config, mesh.size, scale=True)
+        own = np.asarray(order(array, split))
+        scales[path] = jax.device_put(own, NamedSharding(mesh, split.spec(own.ndim)))
     variables = {"params": unflatten_dict(values)}
-    return variables | ({quant.COLLECTION: unflatten_dict(scales)} if quantize else {})
+    return variables | ({quant.COLLECTION: unflatten_dict(scales)} if scales else {})
 
 
 def _tied_head(leaves: list[Leaf], config: TargetConfig) -> Leaf:
