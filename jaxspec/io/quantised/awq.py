@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from jaxspec.io.quantised.bits import unpack
 from jaxspec.io.quantised.matrix import Grid, Matrix, Opened, decode
 from jaxspec.io.quantised.module import Format, Module
 
 _FLOATS = ("F16", "BF16", "F32")
-# Where in a word outputs 0 to 7 are.
-_PLACES = np.argsort([0, 2, 4, 6, 1, 3, 5, 7])
+# The outputs that a word holds, from the lowest bits on.
+_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
 def _check(settings: Mapping[str, Any]) -> None:
@@ -43,23 +42,28 @@ def _open(settings: Mapping[str, Any], module: Module) -> Matrix:
     module.check(".scales", _FLOATS, (groups, outputs))
 
     def open_() -> Opened:
-        packed = module.read(".qweight")
+        packed = np.ascontiguousarray(module.read(".qweight").T)
 
         def codes(start: int, stop: int, memory: np.ndarray) -> np.ndarray:
             first = start // 8
-            found = _unpack(packed[:, first : -(-stop // 8)])
+            found = _unpack(packed[first : -(-stop // 8)])
             return found[start - 8 * first : stop - 8 * first]
 
-        zero, scale = _unpack(module.read(".qzeros")), module.read_scales(".scales").T
+        zero, scale = _unpack(module.read(".qzeros").T), module.read_scales(".scales").T
         return Opened(decode(codes, Grid(scale, zero, inputs=inputs // groups)))
 
     return Matrix((outputs, inputs), None, open_)
 
 
 def _unpack(words: np.ndarray) -> np.ndarray:
-    """Unpack words int32 [in, W] to uint8 [8W, in]."""
-    values = unpack(words, 4, 8 * words.shape[1]).reshape(*words.shape, 8)
-    return values[..., _PLACES].reshape(len(words), -1).T
+    """Unpack words int32 [W, in] to uint8 [8W, in]."""
+    count, inputs = words.shape
+    stored = np.ascontiguousarray(words).view(np.uint8).reshape(count, inputs, 4)
+    values = np.empty((count, 8, inputs), np.uint8)
+    for place, output in enumerate(_ORDER):
+        np.right_shift(stored[..., place // 2], place % 2 * 4, out=values[:, output])
+    values &= 15
+    return values.reshape(8 * count, inputs)
 
 
 AWQ = Format(

@@ -69,14 +69,18 @@ def decode(codes: RowReader, grid: Grid) -> RowReader:
       grid: zero points and scales.
     """
 
+    # Rows are read many times, and are fast to read where they lie side by side.
+    scale, zero = np.ascontiguousarray(grid.scale), grid.zero
+    zeros = None if zero is None else np.ascontiguousarray(zero, np.float32)
+
     def read(start: int, stop: int, memory: np.ndarray) -> np.ndarray:
         values = to_float32(codes(start, stop, memory))
         row = np.arange(start, stop) // grid.outputs
-        if isinstance(grid.zero, np.ndarray):
-            _apply(np.subtract, values, grid.zero[row].astype(np.float32), grid)
-        elif grid.zero is not None:
-            values -= np.float32(grid.zero)
-        _apply(np.multiply, values, grid.scale[row], grid)
+        if zeros is not None and zeros.ndim == 2:
+            _apply(np.subtract, values, zeros[row], grid)
+        elif zeros is not None:
+            values -= zeros
+        _apply(np.multiply, values, scale[row], grid)
         return values
 
     return read
@@ -85,7 +89,7 @@ def decode(codes: RowReader, grid: Grid) -> RowReader:
 def to_float32(codes: np.ndarray) -> np.ndarray:
     """Convert codes to float32 exactly; the result is new memory."""
     if codes.dtype == _FP8:  # a table is faster than NumPy's conversion
-        return _FP8_NUMBERS[codes.view(np.uint8)]
+        return _FP8_NUMBERS.take(codes.view(np.uint8), mode="clip")
     return codes.astype(np.float32)
 
 
@@ -93,7 +97,7 @@ def _apply(operation: np.ufunc, values: np.ndarray, operand: np.ndarray, grid: G
     """Change values [n, in] in place by an operand [n, C]."""
     inputs = values.shape[1]
     if grid.group is not None:
-        operation(values, operand[:, grid.group], out=values)
+        operation(values, operand.take(grid.group, axis=1), out=values)
     elif operand.shape[1] == 1:
         operation(values, operand, out=values)
     elif inputs == operand.shape[1] * grid.inputs:
