@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.targets.layouts.layout import Layout
-from jaxspec.targets.layouts.quant import COLLECTION, scaled
+from jaxspec.targets.layouts.quant import COLLECTION, FOUR_BITS, scaled
 from jaxspec.targets.layouts.registry import find_added, find_layouts
 from pallas_kernels.device import current_device
+from pallas_kernels.four_bits import find_kernel
 
 INIT = nn.initializers.normal(0.02)
 
@@ -41,7 +42,10 @@ class Weights(NamedTuple):
 
 def declare(module: nn.Module, name: str, shape: tuple[int, ...], axis: int = -2) -> Weights:
     """Declare a matrix of a module, and find what layouts add to it."""
-    return Weights(module.param(name, INIT, shape), find_added(module, name), axis)
+    added = find_added(module, name)
+    if FOUR_BITS in added:  # its shape is another
+        return Weights(module.get_variable("params", name), added, axis)
+    return Weights(module.param(name, INIT, shape), added, axis)
 
 
 def scale_of(weights: Weights) -> jax.Array | None:
@@ -69,10 +73,21 @@ def _multiply_stored(
 ) -> jax.Array:
     """Multiply by the weights themselves, of which there may be copies too."""
     for layout, added in found:
-        if not layout.copies:
-            return layout.multiply(x, weights.values, added, weights.axis)
+        if layout.copies:
+            continue
+        kernel = _find_kernel(x, weights) if layout.whole else None
+        if kernel is not None:
+            rows = x.reshape(-1, x.shape[-1])
+            return kernel(rows, weights.values, added).reshape(*x.shape[:-1], -1)
+        return layout.multiply(x, weights.values, added, weights.axis)
     axis = weights.axis % weights.values.ndim
     return jax.lax.dot_general(x, weights.values, (((x.ndim - 1,), (axis,)), ((), ())))
+
+
+def _find_kernel(x: jax.Array, weights: Weights) -> Callable | None:
+    """Return the kernel that multiplies `x` by weights of four bits; None if XLA does."""
+    groups = weights.added[FOUR_BITS].shape[1]
+    return find_kernel(x.dtype, math.prod(x.shape[:-1]), x.shape[-1] // groups)
 
 
 def _is_single(x: jax.Array) -> bool:
@@ -137,7 +152,8 @@ class Linear(nn.Module):
           [..., out]; with `parts`, [S, ..., out], see `pallas_kernels.reference.add_parts`.
         """
         kernel = declare(self, "kernel", (x.shape[-1], self.features))
-        if parts is not None and parts > 1 and not self.bias:
+        whole = self.bias or any(layout.whole for layout, _ in kernel.layouts())
+        if parts is not None and parts > 1 and not whole:
             return multiply_parts(x, kernel, parts)
         y = multiply(x, kernel)
         if self.bias:

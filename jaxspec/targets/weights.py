@@ -35,7 +35,8 @@ def from_hf(
       dtype: `float32`, `float16` or `bfloat16`, the dtype of every parameter that is not quantised.
       quantize: `int8` or `fp8`. Tensors are quantised one by one, so the device never holds more
         than one of them unquantised. The variables are those of `jaxspec.targets.layouts.quant`.
-        By default weights that are stored so stay so; `none` makes them floats.
+        By default weights that are stored so stay so; `none` makes them floats. `int4` also keeps
+        those that are stored in four bits.
 
     Raises:
       WeightMismatch: tensors are missing, unexpected or misshapen; reports all of them.
@@ -55,8 +56,10 @@ def from_hf(
 
     leaves = plan.leaves + plan.scales
     params = read_tree(leaves, plan.read, dtype, ignored(config, read), place)["params"]
+    groups = {name: params.pop(name) for name in (quant.FOUR_BITS,) if name in params}
     scales |= flatten_dict(params.pop(quant.COLLECTION, {}))
-    return {"params": params} | ({quant.COLLECTION: unflatten_dict(scales)} if scales else {})
+    per_output = {quant.COLLECTION: unflatten_dict(scales)} if scales else {}
+    return {"params": params} | per_output | groups
 
 
 def ignored(config: TargetConfig, read: Mapping[str, np.ndarray]) -> Callable[[str], bool]:

@@ -67,7 +67,8 @@ def load(
       quantize: `int8` or `fp8`: store the target's weights in one byte each, with a scale per
         output channel, and compute in `dtype`; see `jaxspec.targets.layouts.quant`. The output is
         that of the quantised model. Drafters stay in `dtype`. A checkpoint in few bits keeps such
-        weights by default, and its others become `dtype`; `none`: all of them do.
+        weights by default, and its others become `dtype`; `none`: all of them do. `int4` also
+        keeps projections that are stored in four bits.
       progress: show on stderr how much has been read. By default on terminals, if the load takes
         longer than two seconds.
       mesh: devices that share the target: `jax.make_mesh((8,), ("model",))`. Each also holds the
@@ -85,7 +86,7 @@ def load(
     keep_programs()
     dtype = dtype or default_dtype()
     weight_dtype(dtype)
-    quant.check_kind(quantize, (*quant.KINDS, quant.FULL))
+    quant.check_kind(quantize, (*quant.KINDS, quant.INT4, quant.FULL))
     directory = resolve_model(name)
     config = target_config(read_entries(directory / "config.json"))
     stored = _open_full(directory)

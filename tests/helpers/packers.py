@@ -131,6 +131,23 @@ def packed(weight: np.ndarray, bits: int, size: int | None, symmetric: bool = Tr
     return stored, (codes - point).astype(np.float32) * factor
 
 
+def nvfp4(weight: np.ndarray, size: int = 16) -> Packed:
+    """compressed-tensors' nvfp4-pack-quantized: FP8 scales of groups, and one of them all."""
+    parts = weight.reshape(len(weight), -1, size)
+    whole = np.array([448 * 6 / np.abs(weight).max()], np.float32)
+    scale = (np.abs(parts).max(-1) / 6 * whole).astype(FP8)
+    factor = scale.astype(np.float32) / whole
+    steps = parts / np.where(factor > 0, factor, 1)[..., None]
+    codes = np.abs(steps[..., None] - np.array(FP4)).argmin(-1).reshape(weight.shape)
+    stored = {
+        "weight_packed": (codes[:, 0::2] | codes[:, 1::2] << 4).astype(np.uint8),
+        "weight_scale": scale,
+        "weight_global_scale": whole,
+    }
+    full = np.array(FP4, np.float32)[codes] * spread(factor, (1, size), weight.shape)
+    return stored, full
+
+
 def mxfp4(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """OCP's MXFP4 of rows [..., 32 G]: blocks, scales, and the numbers."""
     flat = weight.reshape(-1, 32)

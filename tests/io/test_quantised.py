@@ -13,9 +13,10 @@ from safetensors.numpy import save_file
 from jaxspec.io.files.safetensors_files import WeightFiles
 from jaxspec.io.quantised.bits import unpack
 from jaxspec.io.quantised.full_weights import open_full
+from jaxspec.io.quantised.held import HeldTensors, scale_name
 from jaxspec.io.quantised.mxfp4 import decode_ggml_mxfp4, decode_mxfp4
 from jaxspec.io.quantised.registry import find_format
-from jaxspec.io.quantised.tensors import QuantisedTensors, scale_name
+from jaxspec.io.quantised.tensors import QuantisedTensors
 
 STEM = "model.layers.0.mlp.up_proj"
 NAME = f"{STEM}.weight"
@@ -103,7 +104,7 @@ def test_one_byte_per_output_is_read_as_it_is(case, tmp_path):
     assert (read.kind(NAME) is not None) == (case in KEPT)
     if case not in KEPT:
         return
-    view = read.hold([NAME])
+    view = HeldTensors(read, [NAME])
     values = view.row_reader(NAME)(4, 9, room(5))
     scale = view[scale_name(NAME)]
     assert values.dtype == {"int8": np.int8, "fp8": packers.FP8}[read.kind(NAME)]

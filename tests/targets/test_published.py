@@ -16,9 +16,12 @@ from virtual_devices import run_on_devices
 import jaxspec
 from jaxspec.io.files.json_files import read_json
 from jaxspec.targets.families.hf_config import target_config
-from jaxspec.targets.layouts.quant import COLLECTION, contracted_axis, kind_of
+from jaxspec.targets.layouts.four_bits import unpack
+from jaxspec.targets.layouts.quant import COLLECTION, FOUR_BITS, contracted_axis, kind_of
+from jaxspec.targets.transformer import Transformer
 from jaxspec.targets.weights import from_hf
 from jaxspec.zoo.inspect import describe_checkpoint
+from pallas_kernels.registry import using
 
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 8, "version": "gemm"}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 8, "checkpoint_format": "gptq"}
@@ -224,6 +227,122 @@ def test_settings_of_older_files(tmp_path):
     assert_same(load(tmp_path).target, of_full(tmp_path, full))
 
 
+FLOAT4 = PACKED | {
+    "format": "nvfp4-pack-quantized",
+    "config_groups": {
+        "group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "group_size": 8}}
+    },
+}
+FOUR = {name: PACKERS[name] for name in ("awq", "gptq", "packed")} | {
+    "nvfp4": (
+        lambda module, weight: None if module == "lm_head" else packers.nvfp4(weight, 8),
+        FLOAT4,
+    ),
+    "zeros": (
+        lambda module, weight: (
+            None if module == "lm_head" else packers.packed(weight, 4, 8, symmetric=False)
+        ),
+        PACKED,
+    ),
+}
+
+
+def logits(params):
+    """Logits of eight tokens, as the program of any other call computes them."""
+    tokens = jnp.arange(8)[None]
+
+    @jax.jit
+    def forward(variables):
+        model = Transformer(params.spec.target).bind(variables)
+        return model.logits(model(tokens, tokens).hidden)
+
+    return forward(params.target)
+
+
+@pytest.mark.parametrize("form", FOUR)
+def test_four_bits_stay_where_they_are_asked_for(form, tmp_path):
+    """Every number that the packed weights stand for is that of the file, in an eighth of the bytes;
+    and products give the logits of the full weights, in Pallas' interpreter too.
+    """
+    pack, settings = FOUR[form]
+    full = packers.write_model("qwen3", tmp_path, pack, settings)
+    params = load(tmp_path, quantize="int4")
+    assert kind_of(params.target) == "int4"
+    flat, wanted = flatten_dict(params.target["params"]), of_full(tmp_path, full)
+    groups = flatten_dict(params.target[FOUR_BITS])
+    assert {path for path in flat if path[-1] == "kernel"} == set(groups)
+    for path, array in flatten_dict(wanted["params"]).items():
+        found = flat[path]
+        if path in groups:
+            assert found.dtype == jnp.uint8 and found.nbytes * 8 == array.nbytes
+            assert groups[path].dtype == {"awq": "float16", "gptq": "float16"}.get(
+                form, "float32" if form == "nvfp4" else "bfloat16"
+            )
+            found = unpack(found, groups[path])
+        np.testing.assert_array_equal(found, array)
+    expected = logits(params.replace(target=wanted))
+    np.testing.assert_allclose(logits(params), expected, rtol=1e-4, atol=1e-4)
+    with using("interpret"):
+        np.testing.assert_allclose(logits(params), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_drafting_for_a_target_of_four_bits_changes_nothing(tmp_path):
+    packers.write_model("qwen3", tmp_path, *PACKERS["awq"])
+    params = load(tmp_path, quantize="int4")
+    out = [
+        jaxspec.decode(params, [3, 5, 7, 3, 5, 7], max_new_tokens=12, drafter=drafter).tokens
+        for drafter in ("ar", "prompt_lookup")
+    ]
+    assert out[0] == out[1]
+
+
+def test_experts_and_the_output_projection_are_not_held_in_four_bits(tmp_path):
+    full = packers.write_model("qwen3_moe_mixed", tmp_path, *PACKERS["awq"])
+    target = load(tmp_path, quantize="int4").target
+    wanted = of_full(tmp_path, full)
+    assert {path[-1] for path in flatten_dict(target[FOUR_BITS])} == {"kernel"}
+    sparse = [path for path in flatten_dict(target["params"]) if path[-1] in ("gate_up", "down")]
+    for path in [*sparse, ("lm_head",)]:
+        found, expected = (flatten_dict(one["params"])[path] for one in (target, wanted))
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_eight_bits_stay_beside_four(tmp_path):
+    def pack(module, weight):
+        down = "down_proj" in module
+        return packers.one_byte(weight, "int8") if down else packers.packed(weight, 4, 8)
+
+    settings = PACKED | {"ignore": [], "format": "mixed-precision"}
+    settings["config_groups"] = PACKED["config_groups"] | {
+        "group_1": {"targets": ["re:.*down_proj"], "weights": {"num_bits": 8}}
+    }
+    full = packers.write_model("qwen3", tmp_path, pack, settings)
+    params = load(tmp_path, quantize="int4")
+    found = {path[-2] for path in flatten_dict(params.target[FOUR_BITS])}
+    assert found == {"qkv", "o", "gate_up"}
+    assert {path[-2] for path in flatten_dict(params.target[COLLECTION])} == {"down"}
+    expected = logits(params.replace(target=of_full(tmp_path, full)))
+    np.testing.assert_allclose(logits(params), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_four_bits_are_refused_where_there_are_none(tmp_path):
+    order = np.random.default_rng(0)
+
+    def shuffled(module, weight):
+        index = order.permutation(np.arange(weight.shape[1]) // 8)
+        return packers.gptq(weight, 4, 8, order=index)
+
+    packers.write_model("qwen3", tmp_path, shuffled, GPTQ | {"desc_act": True})
+    for folder in (tmp_path, packers.MODELS / "qwen3"):
+        with pytest.raises(ValueError, match="quantize='int4' keeps weights .* choose int8 or fp8"):
+            load(folder, quantize="int4")
+    packers.write_model("qwen3", tmp_path, *PACKERS["awq"])
+    with pytest.raises(ValueError, match="weights quantised to int4 cannot be written"):
+        jaxspec.save(load(tmp_path, quantize="int4"), tmp_path / "out")
+
+
+@pytest.mark.slow
 def test_devices_share_what_is_stored_in_one_byte(tmp_path):
     """Every device reads its share of values and scales; of few bits too, and tied embeddings."""
 
@@ -251,3 +370,11 @@ def test_devices_share_what_is_stored_in_one_byte(tmp_path):
     names = ("folder", "devices", "quantize", "experts")
     request = [dict(zip(names, (str(tmp_path / one), *rest), strict=True)) for one, *rest in cases]
     assert json.loads(run_on_devices(4, "sharded_load.py", request)) == [0] * len(cases)
+
+
+@pytest.mark.slow
+def test_devices_do_not_share_four_bits(tmp_path):
+    packers.write_model("qwen3", tmp_path, *PACKERS["awq"])
+    case = dict(folder=str(tmp_path), devices=2, quantize="int4", experts="channel")
+    with pytest.raises(AssertionError, match="devices cannot share weights of four bits: load"):
+        run_on_devices(2, "sharded_load.py", [case])

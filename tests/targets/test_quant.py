@@ -240,15 +240,15 @@ def test_weights_take_half_of_bfloat16(kind):
 
 
 def test_refusals(int8, tmp_path, capsys):
-    with pytest.raises(ValueError, match="unknown quantisation 'int4': .*choose one of int8, fp8"):
-        jaxspec.load(TARGET, quantize="int4")
+    with pytest.raises(ValueError, match="unknown quantisation 'int3': .*choose one of int8, fp8"):
+        jaxspec.load(TARGET, quantize="int3")
     with pytest.raises(ValueError, match="already quantised to int8"):
         quantize_params(int8, "fp8")
     with pytest.raises(ValueError, match="cannot be written: load the model with quantize='none'"):
         jaxspec.save(int8, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
     with pytest.raises(SystemExit):
-        main(["generate", str(TARGET), "--quantize", "int4"])
+        main(["generate", str(TARGET), "--quantize", "int3"])
     assert "--quantize" in capsys.readouterr().err
 
 

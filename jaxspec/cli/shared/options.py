@@ -52,9 +52,9 @@ def add_model(parser: argparse.ArgumentParser, default: str | None = "mini") -> 
     add_dtype(parser)
     parser.add_argument(
         "--quantize",
-        choices=("int8", "fp8", "none"),
-        help="store each weight of the target in one byte, or none in few bits (default: in one "
-        "byte where the checkpoint does so)",
+        choices=("int8", "fp8", "int4", "none"),
+        help="store each weight of the target in one byte; keep those that the checkpoint has in "
+        "four bits; or none in few bits (default: keep those that it has in one byte)",
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxspec.io.quantised.matrix import Grid, Matrix, Opened, decode
+from jaxspec.io.quantised.matrix import Grid, Groups, Matrix, Opened, decode
 from jaxspec.io.quantised.module import Format, Module
 
 _FLOATS = ("F16", "BF16", "F32")
@@ -50,9 +50,11 @@ def _open(settings: Mapping[str, Any], module: Module) -> Matrix:
             return found[start - 8 * first : stop - 8 * first]
 
         zero, scale = _unpack(module.read(".qzeros").T), module.read_scales(".scales").T
-        return Opened(decode(codes, Grid(scale, zero, inputs=inputs // groups)))
+        grid = Grid(scale, zero, inputs=inputs // groups)
+        return Opened(decode(codes, grid), codes=codes, grid=grid)
 
-    return Matrix((outputs, inputs), None, open_)
+    size = Groups(inputs // groups, module.scale_dtype(".scales"))
+    return Matrix((outputs, inputs), None, open_, size)
 
 
 def _unpack(words: np.ndarray) -> np.ndarray:

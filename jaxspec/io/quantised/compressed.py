@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxspec.io.quantised.bits import unpack, unpack_fp4
 from jaxspec.io.quantised.groups import check_groups, find_weights
-from jaxspec.io.quantised.matrix import Grid, Matrix, Opened, decode
+from jaxspec.io.quantised.matrix import Grid, Groups, Matrix, Opened, decode
 from jaxspec.io.quantised.module import Format, Module, find_block
 from jaxspec.io.quantised.one_byte import open_one_byte
 
@@ -70,13 +70,16 @@ def _open_packed(weights: Mapping[str, Any], module: Module) -> Matrix:
             return (codes(start, stop, memory) ^ np.uint8(half)).view(np.int8)
 
         scale = module.read_scales(_SCALE).reshape(-(-outputs // height), -1)
-        order = _read_order(module, scale.shape[1]) if module.has(".weight_g_idx") else None
-        rows = decode(codes, Grid(scale, _read_zero(module, bits, scale), height, width, order))
+        grid = Grid(scale, _read_zero(module, bits, scale), height, width, order)
+        rows = decode(codes, grid)
         if not kept:
-            return Opened(rows)
+            return Opened(rows, codes=codes, grid=grid)
         return Opened(rows, values, np.broadcast_to(scale[:, 0], (outputs,)))
 
-    return Matrix(shape, "int8" if kept else None, open_)
+    order = _read_order(module, -(-inputs // width)) if module.has(".weight_g_idx") else None
+    grouped = bits == 4 and height == 1 and order is None
+    size = Groups(width, module.scale_dtype(_SCALE)) if grouped else None
+    return Matrix(shape, "int8" if kept else None, open_, size)
 
 
 def _read_order(module: Module, groups: int) -> np.ndarray | None:
@@ -111,12 +114,16 @@ def _open_fp4(weights: Mapping[str, Any], module: Module) -> Matrix:
         if module.has(_WHOLE):
             scale = scale / module.read_scales(_WHOLE).reshape(())
 
-        def codes(start: int, stop: int, memory: np.ndarray) -> np.ndarray:
+        def numbers(start: int, stop: int, memory: np.ndarray) -> np.ndarray:
             return unpack_fp4(stored(start, stop, memory))
 
-        return Opened(decode(codes, Grid(scale, inputs=width)))
+        def codes(start: int, stop: int, memory: np.ndarray) -> np.ndarray:
+            return unpack(stored(start, stop, memory), 4, 2 * half)
 
-    return Matrix(shape, None, open_)
+        grid = Grid(scale, inputs=width)
+        return Opened(decode(numbers, grid), codes=codes, grid=grid)
+
+    return Matrix(shape, None, open_, Groups(width, "float32", "fp4"))
 
 
 COMPRESSED = Format(

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from jaxspec.io.quantised.bits import unpack
-from jaxspec.io.quantised.matrix import Grid, Matrix, Opened, decode
+from jaxspec.io.quantised.matrix import Grid, Groups, Matrix, Opened, decode
 from jaxspec.io.quantised.module import Format, Module
 
 _FLOATS = ("F16", "BF16", "F32")
@@ -64,10 +64,12 @@ def _open(settings: Mapping[str, Any], module: Module) -> Matrix:
         if _layout(settings) == "gptq":
             zero = (zero + np.uint8(1)) & np.uint8((1 << bits) - 1)
         scale = module.read_scales(".scales").T
-        group = _find_groups(module, groups) if ordered else None
-        return Opened(decode(codes, Grid(scale, zero, inputs=inputs // groups, group=group)))
+        grid = Grid(scale, zero, inputs=inputs // groups, group=group)
+        return Opened(decode(codes, grid), codes=codes, grid=grid)
 
-    return Matrix((outputs, inputs), None, open_)
+    group = _find_groups(module, groups) if ordered else None
+    size = Groups(inputs // groups, module.scale_dtype(".scales"))
+    return Matrix((outputs, inputs), None, open_, size if bits == 4 and group is None else None)
 
 
 def _find_groups(module: Module, groups: int) -> np.ndarray | None:

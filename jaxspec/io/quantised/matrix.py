@@ -14,35 +14,6 @@ _FP8 = np.dtype(ml_dtypes.float8_e4m3fn)
 _FP8_NUMBERS = np.arange(256, dtype=np.uint8).view(_FP8).astype(np.float32)
 
 
-class Opened(NamedTuple):
-    """A tensor whose scales have been read.
-
-    Attributes:
-      rows: reads some rows as float32.
-      values: reads some rows as they are stored, one byte each, if one scale per output belongs to
-        them.
-      scale: these scales, float32 [out].
-    """
-
-    rows: RowReader
-    values: RowReader | None = None
-    scale: np.ndarray | None = None
-
-
-class Matrix(NamedTuple):
-    """A tensor in few bits.
-
-    Attributes:
-      shape: of the tensor that it stands for.
-      kind: `int8` or `fp8` if `open` gives values of one byte with a scale per output; else None.
-      open: reads its scales.
-    """
-
-    shape: tuple[int, ...]
-    kind: str | None
-    open: Callable[[], Opened]
-
-
 class Grid(NamedTuple):
     """What makes floats of codes: weight = (code - zero) * scale.
 
@@ -59,6 +30,55 @@ class Grid(NamedTuple):
     outputs: int = 1
     inputs: int = 1
     group: np.ndarray | None = None
+
+
+class Groups(NamedTuple):
+    """Groups of inputs, each with a scale for every output.
+
+    Attributes:
+      inputs: of a group.
+      dtype: of the scales in the files, in NumPy's words.
+      numbers: `integer`, for codes less a zero point; or `fp4`.
+    """
+
+    inputs: int
+    dtype: str
+    numbers: str = "integer"
+
+
+class Opened(NamedTuple):
+    """A tensor whose scales have been read.
+
+    Attributes:
+      rows: reads some rows as float32.
+      values: reads some rows as they are stored, one byte each, if one scale per output belongs to
+        them.
+      scale: these scales, float32 [out].
+      codes: reads some rows of codes of four bits, uint8 [n, in], if the tensor has `groups`.
+      grid: what makes floats of them.
+    """
+
+    rows: RowReader
+    values: RowReader | None = None
+    scale: np.ndarray | None = None
+    codes: RowReader | None = None
+    grid: Grid | None = None
+
+
+class Matrix(NamedTuple):
+    """A tensor in few bits.
+
+    Attributes:
+      shape: of the tensor that it stands for.
+      kind: `int8` or `fp8` if `open` gives values of one byte with a scale per output; else None.
+      open: reads its scales.
+      groups: of inputs that follow one another, if the tensor consists of codes of four bits.
+    """
+
+    shape: tuple[int, ...]
+    kind: str | None
+    open: Callable[[], Opened]
+    groups: Groups | None = None
 
 
 def decode(codes: RowReader, grid: Grid) -> RowReader:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxspec.io.files.safetensors_files import WeightFiles
-from jaxspec.io.files.tensors import RowReader
+from jaxspec.io.files.tensors import FLOAT_DTYPES, RowReader
 from jaxspec.io.quantised.bits import power_of_two
 from jaxspec.io.quantised.matrix import Matrix
 
@@ -52,6 +52,11 @@ class Module(NamedTuple):
         """Read scales as float32; bytes are exponents (E8M0)."""
         stored = self.read(suffix)
         return power_of_two(stored) if stored.dtype == np.uint8 else stored.astype(np.float32)
+
+    def scale_dtype(self, suffix: str) -> str:
+        """Return the dtype of scales in NumPy's words; exponents and FP8 are read as float32."""
+        stored = self.dtype(suffix)
+        return np.dtype(FLOAT_DTYPES[stored]).name if stored in FLOAT_DTYPES else "float32"
 
     def check(self, suffix: str, dtypes: tuple[str, ...], shape: tuple[int, ...]) -> None:
         """Refuse a tensor of another dtype or shape.

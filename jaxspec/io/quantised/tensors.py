@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from jaxspec.io.files.safetensors_files import WeightFiles
 from jaxspec.io.files.tensors import FLOAT_DTYPES, BlockReader, RowReader, Tensors
-from jaxspec.io.quantised.matrix import Matrix
+from jaxspec.io.quantised.matrix import Groups, Matrix, Opened
 from jaxspec.io.quantised.module import Format, Module
-
-_DTYPES = {"int8": "I8", "fp8": "F8_E4M3"}
-
-
-def scale_name(name: str) -> str:
-    """Return the name of the scales of a held tensor, see `QuantisedTensors.hold`."""
-    return f"{name}:scale"
 
 
 class QuantisedTensors(Tensors):
@@ -53,39 +45,28 @@ class QuantisedTensors(Tensors):
         )
         self._modules = {stem + format.becomes: Module(files, stem) for stem in stems}
         self._home = dict.fromkeys(plain) | self._modules
-        self._held: frozenset[str] = frozenset()
         self._matrices: dict[str, Matrix] = {}
         for name, module in self._home.items():
             if module is None and name.endswith(".weight"):
                 self._check_plain(name)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        if self._is_plain(name):
+        if name not in self._modules:
             return self.files[name]
         shape = self.shape(name)
         return self.row_reader(name)(0, shape[0], np.empty(4 * math.prod(shape), np.uint8))
 
     def shape(self, name: str) -> tuple[int, ...]:
-        if self._is_scale(name):
-            return self._matrix(name.removesuffix(scale_name(""))).shape[:1]
-        return self.files.shape(name) if self._is_plain(name) else self._matrix(name).shape
+        return self._matrix(name).shape if name in self._modules else self.files.shape(name)
 
     def dtype(self, name: str) -> str:
-        if name in self._held:
-            return _DTYPES[self._matrix(name).kind]
-        return self.files.dtype(name) if self._is_plain(name) else "F32"
+        return "F32" if name in self._modules else self.files.dtype(name)
 
     def row_reader(self, name: str) -> RowReader:
-        if self._is_plain(name):
-            return self.files.row_reader(name)
-        if self._is_scale(name):
-            scale = self._matrix(name.removesuffix(scale_name(""))).open().scale
-            return lambda start, stop, memory: scale[start:stop]
-        opened = self._matrix(name).open()
-        return opened.values if name in self._held else opened.rows
+        return self.open(name).rows if name in self._modules else self.files.row_reader(name)
 
     def block_reader(self, name: str) -> BlockReader:
-        if self._is_plain(name):
+        if name not in self._modules:
             return self.files.block_reader(name)
         read, row = self.row_reader(name), 4 * math.prod(self.shape(name)[1:])
 
@@ -94,19 +75,22 @@ class QuantisedTensors(Tensors):
 
         return block
 
+    def open(self, name: str) -> Opened:
+        """Read the scales of a tensor in few bits."""
+        return self._matrix(name).open()
+
     def kind(self, name: str) -> str | None:
         """Return `int8` or `fp8` if a tensor has these values with a scale per output."""
-        return None if self._is_plain(name) else self._matrix(name).kind
+        return self._matrix(name).kind if name in self._modules else None
 
-    def hold(self, names: Iterable[str]) -> QuantisedTensors:
-        """Return a view in which some tensors that have a `kind` are read as they are stored.
+    def groups(self, name: str) -> Groups | None:
+        """Return the groups of inputs of a tensor that consists of codes of four bits."""
+        return self._matrix(name).groups if name in self._modules else None
 
-        Their scales, float32 [out], are in it under `scale_name`.
-        """
-        view = copy.copy(self)
-        view._held = frozenset(names)
-        view._home = self._home | dict.fromkeys(map(scale_name, view._held))
-        return view
+    @property
+    def quantised(self) -> frozenset[str]:
+        """Names of the tensors in few bits."""
+        return frozenset(self._modules)
 
     def is_idle(self, name: str) -> bool:
         """Whether a bias is one of the zeros that writers of the format add."""
@@ -114,20 +98,9 @@ class QuantisedTensors(Tensors):
         idle = self.format.idle_biases and name.endswith(".bias") and weight in self._modules
         return idle and not np.any(self.files[name])
 
-    @property
-    def quantised(self) -> frozenset[str]:
-        """Names of the tensors in few bits."""
-        return frozenset(self._modules)
-
     def stored_size(self) -> int:
         """Return the bytes of all tensors in the files."""
         return sum(map(self.files.size, self.files))
-
-    def _is_plain(self, name: str) -> bool:
-        return self._home[name] is None and not self._is_scale(name)
-
-    def _is_scale(self, name: str) -> bool:
-        return name.endswith(scale_name("")) and name.removesuffix(scale_name("")) in self._held
 
     def _matrix(self, name: str) -> Matrix:
         if name not in self._matrices:

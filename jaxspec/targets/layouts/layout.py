@@ -27,6 +27,8 @@ class Layout(NamedTuple):
       side_by_side: outputs that lie side by side in it; it serves multiples of so many outputs.
       per_output: whether what it adds has an entry for each output, and no input axis.
       converts: whether products convert the weights as they read them.
+      whole: whether a product cannot be left in parts, and the weights have another shape than
+        the model says.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Layout(NamedTuple):
     side_by_side: int = 1
     per_output: bool = False
     converts: bool = False
+    whole: bool = False
 
     def serves(self, rows: int) -> bool:
         """Whether products of so many rows read what this layout adds."""

@@ -25,6 +25,8 @@ from jaxspec.targets.layouts.layout import Layout
 COLLECTION = "quant"
 # Asks for floats, whatever the files hold.
 FULL = "none"
+# Asks to keep what the files hold in four bits, see `jaxspec.targets.layouts.four_bits`.
+INT4, FOUR_BITS = "int4", "four_bits"
 # {kind: (dtype, largest magnitude)}. These types have no infinity: a larger number would wrap or
 # become NaN.
 KINDS = {"int8": (jnp.int8, 127.0), "fp8": (jnp.float8_e4m3fn, 448.0)}
@@ -71,7 +73,9 @@ def check_kind(kind: str | None, choices: Iterable[str] = KINDS) -> None:
 
 
 def kind_of(variables: Mapping[str, Any]) -> str | None:
-    """Return how a target's variables are quantised: `int8`, `fp8` or None."""
+    """Return how a target's variables are quantised: `int8`, `fp8`, `int4` or None."""
+    if FOUR_BITS in variables:
+        return INT4
     if COLLECTION not in variables:
         return None
     values, scales = flatten_dict(variables["params"]), flatten_dict(variables[COLLECTION])

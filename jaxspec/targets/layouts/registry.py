@@ -10,11 +10,14 @@ import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jaxspec.targets.layouts.copies import COPIES
+from jaxspec.targets.layouts.four_bits import FOUR_BIT
 from jaxspec.targets.layouts.layout import Layout
 from jaxspec.targets.layouts.quant import QUANTISED
 
 # By name, those that replace weights first.
-LAYOUTS: Mapping[str, Layout] = {one.name: one for one in (*QUANTISED.values(), *COPIES.values())}
+LAYOUTS: Mapping[str, Layout] = {
+    one.name: one for one in (*QUANTISED.values(), FOUR_BIT, *COPIES.values())
+}
 _COLLECTIONS = tuple(dict.fromkeys(one.collection for one in LAYOUTS.values()))
 _COPIED = tuple(dict.fromkeys(one.collection for one in LAYOUTS.values() if one.copies))
 

@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.mesh import check_mesh
 from jaxspec.core.params import Params
+from jaxspec.targets.layouts.quant import FOUR_BITS
 from jaxspec.targets.layouts.registry import is_per_output
 from jaxspec.targets.sharding.shares import Split, choose_experts, find_split, widen
 
@@ -28,9 +29,14 @@ def shard(params: Params, mesh: Mesh, experts: str = "channel") -> Params:
       experts: how they share experts, see `jaxspec.load`.
 
     Raises:
-      ValueError: the devices cannot share the target, or the mesh has other axes.
+      ValueError: the devices cannot share the target, as none of four bits, or the mesh has other
+        axes.
     """
     mesh = check_mesh(mesh)
+    if mesh.size > 1 and FOUR_BITS in params.target:
+        raise ValueError(
+            "devices cannot share weights of four bits: load the model with quantize='int8'"
+        )
     there = jax.device_count()
     config = choose_experts(params.spec.target, mesh.size, experts, there)
     if mesh.size == 1:

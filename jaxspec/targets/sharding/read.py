@@ -40,6 +40,11 @@ def read_shared(
     Raises:
       WeightMismatch, ValueError: see `jaxspec.targets.weights.from_hf`.
     """
+    if quantize == quant.INT4:
+        raise ValueError(
+            "devices cannot share weights of four bits: load them with quantize='int8', or without "
+            "mesh"
+        )
     leaves, tied = target_leaves(config), config.tie_embeddings
     check_fit(leaves, stored, ignored(config, stored))
     if tied:
