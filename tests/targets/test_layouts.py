@@ -67,7 +67,7 @@ def test_every_layout_multiplies_by_what_it_arranged(name, axis):
     assert layout.copies == (values.dtype == matrix.dtype)
     exact = np.asarray(x, np.float64) @ np.asarray(matrix, np.float64)
     error = np.abs(multiply(x, lying) - exact).max() / np.abs(exact).max()
-    assert error < (1e-6 if layout.copies else 0.05)
+    assert error < (1e-6 if layout.copies else 0.2 if layout.whole else 0.05)
 
 
 @pytest.mark.parametrize(("lanes", "most"), [(1, 32), (8, 16)])
