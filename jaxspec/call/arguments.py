@@ -139,6 +139,14 @@ def check_flag(name: str, value: Any) -> bool:
     return value
 
 
+def check_lookup(names: Sequence[str], value: Any) -> bool | str:
+    """Return `value` if it is True, False or one of `names`, else raise TypeError."""
+    if not (isinstance(value, bool) or value in names):
+        others = ", ".join(map(repr, names))
+        raise TypeError(f"lookup is {_shown(value)}: give True, False or {others}")
+    return value
+
+
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
     """Return `value` if it is one of `choices`.
 

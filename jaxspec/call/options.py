@@ -17,6 +17,7 @@ from jaxspec.builders import Builder, make_builder
 from jaxspec.call import arguments
 from jaxspec.core.runtime.near_miss import naming_fields, naming_options
 from jaxspec.core.sampling.settings import make_sampling
+from jaxspec.drafters.prompt_lookup.mixture import SOURCES
 from jaxspec.policies.protocol import Policy
 from jaxspec.round.plan import ACCEPTANCE
 
@@ -91,7 +92,8 @@ class Speculation:
         and `rejection` (temperature > 0) keep only its distribution.
       coupled: at temperature > 0, rank draft tokens under the noise that the target samples with,
         which accepts more of them (True; `match` only).
-      lookup: blend prompt lookup into the draft, weighted by its hit rate (None: with the policy
+      lookup: blend looked-up tokens into the draft, weighted by their hit rate: True for prompt
+        lookup, `suffix` for the most frequent continuation (None: prompt lookup with the policy
         `auto`, where the target is on one device and the drafter gives no lookahead).
       score_temperature: divisor of the draft logits when paths are scored. Below 1 trees grow
         deeper, above 1 wider (None: the policy's, if it names one, else the drafter's own).
@@ -111,7 +113,7 @@ class Speculation:
     depth: int | None = None
     acceptance: str = "match"
     coupled: bool = True
-    lookup: bool | None = None
+    lookup: bool | str | None = None
     score_temperature: float | None = None
     policy: Policy | str | None = None
 
@@ -121,7 +123,7 @@ class Speculation:
         arguments.check_flag("coupled", self.coupled)
         arguments.check_policy(self.policy)
         for name, check in {
-            "lookup": functools.partial(arguments.check_flag, "lookup"),
+            "lookup": functools.partial(arguments.check_lookup, SOURCES),
             "budget": arguments.check_budget,
             "block_size": functools.partial(arguments.check_count, "block_size", least=2),
             "depth": functools.partial(arguments.check_count, "depth"),

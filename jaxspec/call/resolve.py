@@ -53,7 +53,7 @@ def resolve_config(
         depth=choose_depth(own, drafter, depth=given.depth, block_size=given.block_size),
         acceptance=given.acceptance,
         coupled=given.coupled or given.acceptance != "match" or drawn.greedy,
-        lookup=bool(given.lookup) and not record_of(own).retrieval,
+        lookup=False if record_of(own).retrieval else given.lookup or False,
         score_temperature=score_temperature,
         policy=policy,
     )

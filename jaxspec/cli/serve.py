@@ -188,7 +188,7 @@ def _make_engine(arguments: argparse.Namespace) -> tuple[Engine, Params]:
         "max_logprobs",
     )
     options = {name: getattr(arguments, name) for name in names}
-    options |= {"drafter": _choose_drafters(arguments), "lookup": values.SWITCH[arguments.lookup]}
+    options |= {"drafter": _choose_drafters(arguments), "lookup": values.choose_lookup(arguments)}
     if arguments.adapt is None:
         return make_engine(params, **options), params
     return learning.make_engine(arguments, params, options), params

@@ -68,6 +68,9 @@ class Proposal(NamedTuple):
         accepted, given that the tokens before it were; None if the drafter does not judge itself.
       class_logits: float32 [B, M, K, rank_classes], what `classes` are the best of, for training;
         None without rank classes.
+      tokens: int32 [B, M, K, C], the tokens of the columns of `logits`, which then are [B, M, K, C]
+        and final: settings of sampling do not change them. Of columns with one token, all but one
+        are -inf. None: the vocabulary.
     """
 
     logits: jax.Array
@@ -75,6 +78,7 @@ class Proposal(NamedTuple):
     hidden: jax.Array | None = None
     confidence: jax.Array | None = None
     class_logits: jax.Array | None = None
+    tokens: jax.Array | None = None
 
 
 class Lookahead(NamedTuple):
@@ -135,6 +139,10 @@ class Drafter(NamedTuple):
       project: (params, hidden [..., E] of `Proposal`) -> (logits [..., D] of the draft vocabulary,
         class logits [..., rank_classes] or None), the output projections of a drafter that has its
         own; None if it borrows the target's, or has another one for every slot.
+      choices: C, columns of `Proposal.tokens`; 1 for drafters of one candidate a slot; 0: slots
+        choose from the draft vocabulary.
+      most_nodes: scratch -> int32 [B], drafted nodes that the round's tree may have; None: as many
+        as the builder makes.
       remember: (state, scratch) -> state, after the last step of a round, for drafters that compare
         what they proposed with what `absorb` sees; None: rounds leave nothing to remember.
     """
@@ -151,6 +159,8 @@ class Drafter(NamedTuple):
     look_ahead: Callable[..., Lookahead] | None = None
     conditions: Conditions | None = None
     project: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array | None]] | None = None
+    choices: int = 0
+    most_nodes: Callable[[Any], jax.Array] | None = None
     remember: Callable[[Any, Any], Any] | None = None
 
 

@@ -21,6 +21,7 @@ from jaxspec.drafters.parallelspec import PARALLELSPEC
 from jaxspec.drafters.prompt_lookup import PROMPT_LOOKUP
 from jaxspec.drafters.record import DrafterRecord
 from jaxspec.drafters.specblock import SPECBLOCK
+from jaxspec.drafters.suffix import SUFFIX
 from jaxspec.drafters.treeflash import TREEFLASH
 
 _RECORDS: dict[str, DrafterRecord] = {}
@@ -111,5 +112,6 @@ for _record in (
     DFLASH2,
     TREEFLASH,
     PROMPT_LOOKUP,
+    SUFFIX,
 ):
     register(_record)

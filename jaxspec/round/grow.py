@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxspec.builders import Growth, StepCandidates
 from jaxspec.builders.trees.rows import order_nodes, path_sums
 from jaxspec.core.state import DecodeState, Nodes, Pool, Tree
-from jaxspec.core.tree import root_only
+from jaxspec.core.tree import keep_rows, root_only
 from jaxspec.round.context import Drawn, Round
 from jaxspec.round.proposals import Drafted
 
@@ -22,7 +22,10 @@ def grow(round: Round, state: DecodeState, drafted: Drafted) -> Tree:
     """Build the draft tree. For `ar` and for finished sequences it is the root alone."""
     if drafted.grown is None:
         return root_only(state.root, 1)
-    return jax.vmap(round.growth.finish)(drafted.grown, state.root)
+    tree = jax.vmap(round.growth.finish)(drafted.grown, state.root)
+    if round.drafter.most_nodes is None:
+        return tree
+    return keep_rows(tree, 1 + round.drafter.most_nodes(drafted.scratch))
 
 
 def find_drawn(round: Round, drafted: Drafted) -> Drawn | None:

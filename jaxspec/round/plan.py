@@ -37,7 +37,8 @@ class DecodeConfig:
       depth: longest drafted path, in tokens; None is the drafter's own.
       acceptance: `match` (draft-invariant), `sequential` or `rejection`.
       coupled: rank candidates under the target's noise (`match` at temperature > 0).
-      lookup: mix prompt lookup into the drafter's proposals.
+      lookup: mix looked-up tokens into the drafter's proposals: False, True for prompt lookup, or
+        another source, see `jaxspec.drafters.prompt_lookup.mixture`.
       score_temperature: divisor of the draft logits when paths are scored; None: the drafter's own.
       policy: what decides below these limits; None: rounds do as much as the limits allow.
       evidence: rows per sequence that keep what training the drafter needs, see
@@ -51,7 +52,7 @@ class DecodeConfig:
     depth: int | None = None
     acceptance: str = "match"
     coupled: bool = True
-    lookup: bool = False
+    lookup: bool | str = False
     score_temperature: float | None = None
     policy: PolicyConfig | None = None
     evidence: int = 0
@@ -136,7 +137,8 @@ def make_plan(spec: Spec, config: DecodeConfig) -> Plan:
         # Skip slots that are too deep for the tree.
         drafter = _make_drafter(config, record.resize(drafter_config, growth.longest))
     policy = None if config.policy is None else config.policy.functions()
-    widths = _choose_widths(growth.rows, config, builder.varies, record.retrieval)
+    varies = builder.varies or drafter.most_nodes is not None
+    widths = _choose_widths(growth.rows, config, varies, record.retrieval)
     sizes = _choose_blocks(policy, growth.longest + 1)
     blocks = {
         size: _make_drafter(config, record.resize(drafter_config, size - 1)) for size in sizes
@@ -159,7 +161,7 @@ def suits_lookup(spec: Spec, name: str) -> bool:
 
 def _make_drafter(config: DecodeConfig, drafter_config: Any) -> Drafter:
     drafter = make_drafter(drafter_config)
-    return mix_lookup(drafter) if config.lookup else drafter
+    return mix_lookup(drafter, config.lookup) if config.lookup else drafter
 
 
 def drafter_forwards(plan: Plan, config: DecodeConfig, spec: Spec) -> int:
@@ -196,8 +198,8 @@ def _bind(
     proposes = Proposes(
         depth=depth,
         slots=drafter.slots,
-        vocab_size=1 if record.retrieval else vocab_size,
-        retrieved=record.retrieval,
+        vocab_size=drafter.choices or vocab_size,
+        retrieved=drafter.choices == 1,
         budget=config.budget,
         steps=in_steps,
         rank_classes=drafter.rank_classes,
@@ -271,11 +273,10 @@ def _choose_widths(
     if config.policy is not None:
         widths = config.policy.widths or powers_of_two(rows)
         return (*(width for width in widths if width < rows), rows)
-    if often_empty:
-        return (1, rows)
     sampling = config.sampling
-    small = sampling.top_k or sampling.top_p or sampling.min_p or varies
-    return (-(-rows // 4), rows) if small and rows >= 8 else (rows,)
+    small = varies or (not often_empty and (sampling.top_k or sampling.top_p or sampling.min_p))
+    widths = (-(-rows // 4), rows) if small and rows >= 8 else (rows,)
+    return (1, *widths) if often_empty else widths
 
 
 def _choose_blocks(policy: Functions | None, largest: int) -> tuple[int, ...]:

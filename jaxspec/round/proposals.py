@@ -94,6 +94,7 @@ def rank_candidates(
     noise: jax.Array | None,
     logits: jax.Array,
     start: jax.Array | int,
+    columns: bool = False,
 ) -> tuple[Candidates, jax.Array | None]:
     """Rank the candidates of draft logits.
 
@@ -101,12 +102,16 @@ def rank_candidates(
       noise: float32 [B, ≥ D, V], noise of the same tokens; None for greedy decoding.
       logits: [B, D, V].
       start: number of the round's slots before the first of these.
+      columns: whether `logits`, and `noise`, are of the tokens of `Proposal.tokens`.
 
     Returns:
       (candidates, the draft's log-probabilities float32 [B, D, V] for acceptance `rejection`).
     """
     config, request, growth = round.config, round.request, round.growth
     count, with_entropy = growth.candidates, growth.entropy
+    if columns:
+        ours = noise if round.coupled else None
+        return rank(logits, count, ours, round.score_temperature, with_entropy), None
     if not config.sampling.mixed:
         logits = adjust_drafts(round, state, logits)
 
@@ -168,15 +173,22 @@ def rank_step(
       known: float32 [B, depth, V], log-probabilities of all steps, or None if one step gives all.
       start: number of the step's first slot, a row of `known`.
     """
+    if proposal.tokens is not None and round.config.acceptance == "rejection":
+        proposal = _spread(proposal, round.params.spec.target.vocab_size)
     batch, nodes, slots, vocab = proposal.logits.shape
-    ours = noise
-    if noise is not None and round.plan.in_steps:
-        ours = noise_at(noise, (depth[..., None] + jnp.arange(slots)).reshape(batch, -1))
-    flat = proposal.logits.reshape(batch, -1, vocab)
-    ranked, logprob = rank_candidates(round, state, ours, flat, start)
+    flat, tokens, ours = proposal.logits.reshape(batch, -1, vocab), proposal.tokens, noise
+    if tokens is not None:
+        tokens = tokens.reshape(flat.shape)
+    if noise is not None and (round.plan.in_steps or tokens is not None):
+        places = (depth[..., None] + jnp.arange(slots)).reshape(batch, -1)
+        ours = noise_at(noise, places, tokens)
+    ranked, logprob = rank_candidates(round, state, ours, flat, start, tokens is not None)
     if known is not None and logprob is not None:
         logprob = jax.lax.dynamic_update_slice(known, logprob, (0, start, 0))
-    token, score = (x.reshape(batch, nodes, slots, -1) for x in (ranked.token, ranked.logprob))
+    named = ranked.token
+    if tokens is not None:
+        named = jnp.take_along_axis(tokens, named, axis=-1)
+    token, score = (x.reshape(batch, nodes, slots, -1) for x in (named, ranked.logprob))
     if round.growth.confidence:
         assert proposal.confidence is not None, "the builder is bound to a drafter that gives it"
         chance = jax.nn.log_sigmoid(proposal.confidence)[..., None]
@@ -193,13 +205,28 @@ def take_slots(proposal: Proposal, slots: int) -> Proposal:
     return jax.tree.map(lambda part: part[:, :, :slots], proposal)
 
 
-def noise_at(noise: jax.Array, places: jax.Array) -> jax.Array:
+def noise_at(noise: jax.Array, places: jax.Array, tokens: jax.Array | None = None) -> jax.Array:
     """Look up the noise [B, N, V] of tokens `places` int32 [B, N] after the root.
 
     Places beyond the last get the noise of the last.
+
+    Args:
+      tokens: int32 [B, N, C]; the noise of these alone, [B, N, C].
     """
     at = jnp.minimum(places, noise.shape[1] - 1)[..., None]
-    return jnp.take_along_axis(noise, at, axis=1)
+    if tokens is None:
+        return jnp.take_along_axis(noise, at, axis=1)
+    return jax.vmap(lambda noise, at, tokens: noise[at, tokens])(noise, at, tokens)
+
+
+def _spread(proposal: Proposal, vocab_size: int) -> Proposal:
+    """Return a proposal of few tokens with logits of the whole vocabulary."""
+    tokens, logits = proposal.tokens, proposal.logits
+    assert tokens is not None
+    flat = tokens.reshape(-1, tokens.shape[-1]), logits.reshape(-1, tokens.shape[-1])
+    empty = jnp.full(vocab_size, -jnp.inf, logits.dtype)
+    whole = jax.vmap(lambda token, logit: empty.at[token].max(logit))(*flat)
+    return proposal._replace(logits=whole.reshape(*logits.shape[:-1], vocab_size), tokens=None)
 
 
 def limit_depth(round: Round, state: DecodeState) -> jax.Array:

@@ -31,7 +31,7 @@ def choose_config(
     spec: Spec,
     drafter: str | Sequence[str] | None,
     *,
-    lookup: bool | None,
+    lookup: bool | str | None,
     budget: int | None,
     chooses: bool,
     learns: tuple[str, int] | None = None,
@@ -55,7 +55,7 @@ def choose_config(
         )
     if budget is None:
         budget = CPU_BUDGET if current_device().platform == "cpu" else BUDGET
-    given = Speculation(lookup=bool(lookup), budget=budget, **options)
+    given = Speculation(lookup=lookup or False, budget=budget, **options)
     found = [resolve_config(spec, drafter=name, speculation=given)[0] for name in names]
     replace = dataclasses.replace
     if lookup is None and chooses:

@@ -43,7 +43,7 @@ def make_engine(
     budget: int | None = None,
     block_size: int | None = None,
     depth: int | None = None,
-    lookup: bool | None = None,
+    lookup: bool | str | None = None,
     score_temperature: float | None = None,
     rule: str = "global",
     edges: tuple[int, ...] | None = None,
@@ -70,7 +70,7 @@ def make_engine(
         one. The first is that of requests that name none. None: the first two that are loaded, and
         requests that name none get the one that has been faster.
       builder, block_size, depth, score_temperature: as in `jaxspec.decode`, for all drafters.
-      lookup: mix prompt lookup into what the drafters propose (None: as `jaxspec.decode` does by
+      lookup: mix looked-up tokens into what the drafters propose, see `Speculation` (None: as `jaxspec.decode` does by
         default, if the rule weighs costs and the target is on one device).
       budget: most rows of a slot in a round, the root included (None: 32; on a CPU, where more rows
         seldom pay and every number of rows takes seconds to compile, 8).
@@ -105,7 +105,7 @@ def make_engine(
     learns = None
     if adapts is not None:
         learns = adapts.drafter, adapts.rows
-        lookup = bool(lookup)  # copied tokens are no evidence of the drafter
+        lookup = lookup or False  # copied tokens are no evidence of the drafter
     tries = chooses and drafter is None and len(spec.drafters) > 1
     if tries:
         drafter = [name for name, _ in spec.drafters[:_MOST_TRIED]]

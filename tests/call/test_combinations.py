@@ -67,11 +67,13 @@ DFLASH2 = DFlash2Config(
     embedding_scale=1.5,
 )
 CONFIGS |= DSPARK | {"dflash2": DFLASH2}
+# Weights are drawn in turn; those of the drafters above decide which of their drafts are right.
+CONFIGS["treeflash"] = CONFIGS.pop("treeflash")
 SPEC = Spec(TARGET, tuple(CONFIGS.items()))
 BUDGET, NEW, PROMPTS = 16, 14, [[4, 9, 2, 14, 4, 9], [7]]
 ALL = [
     (name, builder)
-    for name in [*CONFIGS, "prompt_lookup"]
+    for name in [*CONFIGS, "prompt_lookup", "suffix"]
     for builder in record_of(SPEC.drafter(name)).builders
 ]
 # A kind of drafter each that takes part in a step of its own kind; the rest takes minutes.
@@ -233,7 +235,7 @@ def test_other_builders_are_refused_by_name():
     known = {builder for _, builder in ALL}
     refused = [
         (name, builder)
-        for name in [*CONFIGS, "prompt_lookup"]
+        for name in [*CONFIGS, "prompt_lookup", "suffix"]
         for builder in sorted(known)
         if (name, builder) not in ALL
     ]
@@ -288,6 +290,8 @@ def test_mistakes(method, options, message):
         ("specblock", "best_first", None, 1),
         ("falcon", "chain", None, 3),
         ("prompt_lookup", "chain", None, 0),
+        ("suffix", "lattice", None, 0),
+        ("treeflash", "lattice", None, 1),
     ],
 )
 def test_forwards_of_a_round(method, builder, depth, forwards):

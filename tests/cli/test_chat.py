@@ -51,7 +51,10 @@ def test_methods_and_resets(talk):
         "/stats", "/drafter", "/drafter ar", "/drafter oak", "/reset", "/what", "/quit", "never"
     )
     assert "no complete answer yet" in shown
-    assert "drafter dflash (known: ar, dflash, prompt_lookup)" in shown and "drafter ar (" in shown
+    assert (
+        "drafter dflash (known: ar, dflash, prompt_lookup, suffix)" in shown
+        and "drafter ar (" in shown
+    )
     assert "unknown drafter 'oak'" in shown and "begins again" in shown
     assert shown.count("/stats: figures") == 2  # at the start, and for a command that is unknown
 

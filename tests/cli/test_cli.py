@@ -271,7 +271,13 @@ def test_mistakes_are_reported_in_one_line(capsys, arguments, message):
 
 
 @pytest.mark.parametrize(
-    ("given", "lookup"), [([], None), (["--lookup", "on"], True), (["--lookup", "off"], False)]
+    ("given", "lookup"),
+    [
+        ([], None),
+        (["--lookup", "on"], True),
+        (["--lookup", "off"], False),
+        (["--lookup", "suffix"], "suffix"),
+    ],
 )
 def test_lookup_is_left_to_the_call_unless_it_is_named(given, lookup):
     arguments = cli.parse(["generate", "--prompt", "a", *given])

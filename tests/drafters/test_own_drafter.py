@@ -118,7 +118,8 @@ def test_files_that_do_not_fit_are_refused_in_one_line(bigram, params, tmp_path)
 
 def test_all_methods_include_it(bigram, params):
     names = [method.name for method in parse_methods("all", budget=8, spec=params.spec)]
-    assert names == ["ar", "bigram-chain", "bigram-best_first", "prompt_lookup-chain"]
+    always = ["prompt_lookup-chain", "suffix-chain", "suffix-lattice"]
+    assert names == ["ar", "bigram-chain", "bigram-best_first", *always]
 
 
 def test_it_is_trained(trainable, params, tmp_path):

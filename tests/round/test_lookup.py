@@ -79,10 +79,12 @@ def test_calls_that_choose_by_cost_mix_it_in(mini):
     assert prepare(
         mini, PROMPT, budget=4, speculation=jaxspec.Speculation(lookup=True)
     ).config.lookup
-    for method in ("ar", "prompt_lookup"):
+    mixed = prepare(mini, PROMPT, budget=4, speculation=jaxspec.Speculation(lookup="suffix"))
+    assert mixed.config.lookup == "suffix"
+    for method in ("ar", "prompt_lookup", "suffix"):
         speculation = jaxspec.Speculation(lookup=True)
         assert not find_config(mini, drafter=method, speculation=speculation).lookup
-    with pytest.raises(TypeError, match="lookup is 'yes': give True or False"):
+    with pytest.raises(TypeError, match="lookup is 'yes': give True, False or 'suffix'"):
         prepare(mini, PROMPT, speculation=jaxspec.Speculation(lookup="yes"))
 
 

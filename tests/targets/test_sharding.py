@@ -24,7 +24,16 @@ from jaxspec.targets.sharding.shares import (
 )
 
 DRAFTERS = ("dflash", "jetspec", "dspark", "eagle3", "specblock", "medusa", "parallelspec")
-METHODS = ("ar", "prompt_lookup", *DRAFTERS, "falcon", "griffin", "treeflash", "draft_model")
+METHODS = (
+    "ar",
+    "prompt_lookup",
+    "suffix",
+    *DRAFTERS,
+    "falcon",
+    "griffin",
+    "treeflash",
+    "draft_model",
+)
 QWEN3 = TARGETS["qwen3"]
 COUNTS, BATCHES = (2, 4, 8), (1, 4)
 

@@ -15,7 +15,7 @@ from jaxspec.policies.registry import AUTOMATIC, policy_forms
 from jaxspec.tuner.calibrate.by_rows import policy_for
 
 COUPLED = {"on": (True,), "off": (False,), "both": (True, False)}
-UNCOUPLED, LOOKUP, POLICY = "/uncoupled", "/lookup", "/policy="
+UNCOUPLED, LOOKUP, POLICY = "/uncoupled", r"/(lookup|suffix)", "/policy="
 ALL_METHODS, DEFAULT_METHOD = "all", "default"
 # Settings of the method; all others are the builder's.
 SETTINGS = {"d": ("depth", int), "b": ("block_size", int), "t": ("score_temperature", float)}
@@ -47,10 +47,10 @@ def parse_methods(
       settings: `/d6` is a `depth` of 6 (longest drafted path), `/b8` a `block_size` of 8, `/t1` a
         `score_temperature` of 1 (the drafter's raw probabilities); others are the builder's, see
         `jaxspec.builders.parse`: `/w4` is a width of 4, as in `eagle3-dynamic@12/d6/w4`. `/lookup`
-        mixes prompt lookup in. The last setting may be a policy's name, such as `/best` or
-        `/ddd-ltd`, or `/policy=FOLDER` of a saved one; the budget is then the most rows that a
-        round verifies, and the option `policy` is the name or the folder, see
-        `jaxspec.policies.named` and `attach_policies`.
+        mixes prompt lookup in, `/suffix` the most frequent continuation. The last setting may be a
+        policy's name, such as `/best` or `/ddd-ltd`, or `/policy=FOLDER` of a saved one; the budget
+        is then the most rows that a round verifies, and the option `policy` is the name or the
+        folder, see `jaxspec.policies.named` and `attach_policies`.
     `default` is what `jaxspec.decode` does with the automatic policy, its other options left out.
     `all` is every drafter of `spec` and every drafter without weights, such as `prompt_lookup`,
     with the builders that their records list as compared. A method that is also named separately is
@@ -71,7 +71,7 @@ def parse_methods(
     given = [name for name in _split(names) if name]
     written = [name for name in given if name not in ("ar", ALL_METHODS)]
     expanded = [] if ALL_METHODS not in given or spec is None else list(_list_all(spec))
-    unranked = {record.name for record in records() if record.retrieval}
+    unranked = {one.name for one in records() if one.retrieval and len(one.builders) == 1}
     methods = [Method("ar", {"drafter": "ar"})]
     for name in [name for name in expanded if name not in written] + written:
         options = _read_options(name, budget)
@@ -155,9 +155,9 @@ def _read_options(name: str, default_budget: int) -> dict[str, Any]:
         options["policy"] = last
     elif last:
         rest = f"{rest}/{last}"
-    rest, mixed = re.subn(rf"{LOOKUP}(?=/|$)", "", rest)
-    if mixed:
-        options["lookup"] = True
+    if mixed := re.search(rf"{LOOKUP}(?=/|$)", rest):
+        options["lookup"] = True if mixed[1] == "lookup" else mixed[1]
+        rest = rest[: mixed.start()] + rest[mixed.end() :]
     own = re.compile(r"/(?:([db])(\d+)|(t)(\d+(?:\.\d+)?))(?=/|$)", re.ASCII)
     for found in own.finditer(rest):
         letter, number = filter(None, found.groups())

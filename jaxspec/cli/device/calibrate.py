@@ -27,7 +27,7 @@ def add_command(commands: options.Commands) -> None:
     )
     add = parser.add_argument
     add("model", help="name of a shipped model, hub id or directory")
-    add("drafter", help="name of a shipped drafter, hub id, directory, or prompt_lookup")
+    add("drafter", help="name of a shipped drafter, hub id, directory, prompt_lookup or suffix")
     add("--builder", help="see generate (default: the one that suits the drafter)")
     add(
         "--budget",

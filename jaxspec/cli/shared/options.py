@@ -243,13 +243,13 @@ def add_builder(parser: argparse.ArgumentParser) -> None:
 
 
 def add_lookup(parser: argparse.ArgumentParser) -> None:
-    """Add --lookup; `values.SWITCH` gives what `jaxspec.Speculation` takes."""
+    """Add --lookup; `values.choose_lookup` gives what `jaxspec.Speculation` takes."""
     parser.add_argument(
         "--lookup",
-        choices=("auto", "on", "off"),
+        choices=("auto", "on", "off", "suffix"),
         default="auto",
-        help="mix prompt lookup into what the drafter proposes; auto: if rounds are chosen by cost "
-        f"{DEFAULT}",
+        help="mix prompt lookup, or the most frequent continuation (suffix), into what the drafter "
+        f"proposes; auto: prompt lookup if rounds are chosen by cost {DEFAULT}",
     )
 
 

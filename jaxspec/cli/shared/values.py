@@ -175,10 +175,15 @@ def collect_call(params: Params, arguments: argparse.Namespace) -> dict[str, Any
         "stop": (*arguments.stop, *arguments.stop_id),
         "drafter": choose_drafter(arguments),
         "coupled": SWITCH[arguments.coupled],
-        "lookup": SWITCH[arguments.lookup],
+        "lookup": choose_lookup(arguments),
         "template": arguments.template,
     }
     return group_options(**given, policy=make_policy(params, arguments.policy, given))
+
+
+def choose_lookup(arguments: argparse.Namespace) -> bool | str | None:
+    """Return what `jaxspec.Speculation` takes of --lookup."""
+    return SWITCH.get(arguments.lookup, arguments.lookup)
 
 
 def make_policy(

@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 
 from jaxspec.core.config import DrafterConfig
 from jaxspec.drafters.base import Committed, Drafter, Proposal, TargetHead
+from jaxspec.drafters.suffix.text import Text, append_text, last_tokens, make_text, match_lengths
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,20 +33,13 @@ class PromptLookupConfig(DrafterConfig):
     shortest: int = 1
 
 
-class Text(flax.struct.PyTreeNode):
-    """Tokens int32 [B, S] so far, the root included, and their number int32 [B]."""
-
-    token: jax.Array
-    length: jax.Array
-
-
 def make_lookup_drafter(config: PromptLookupConfig) -> Drafter:
     """Make the drafter. Its one step proposes one chain of up to `config.depth` tokens, or none if
     nothing is found.
     """
 
     def init(batch: int, capacity: int, dtype: Any) -> Text:
-        return Text(jnp.zeros((batch, capacity + 1), jnp.int32), jnp.zeros(batch, jnp.int32))
+        return make_text(batch, capacity)
 
     def absorb(params: Any, text: Text, target: TargetHead, new: Committed) -> Text:
         return append_text(text, new)
@@ -65,19 +58,7 @@ def make_lookup_drafter(config: PromptLookupConfig) -> Drafter:
         logits = jnp.where(token[..., None] == jnp.arange(config.vocab_size), 0.0, -jnp.inf)
         return Proposal(logits[:, None]), None
 
-    return Drafter((), config.depth, config.depth, init, absorb, start)
-
-
-def append_text(text: Text, new: Committed) -> Text:
-    """Append committed tokens."""
-    # Write the tokens from the first one on; the root is already there and is written again.
-    tokens = jnp.concatenate([new.token[:, :1], new.following], axis=1)
-    slot, count = jnp.arange(tokens.shape[1]), new.count[:, None]
-    at = jnp.where((slot <= count) & (count > 0), new.position[:, None] + slot, text.token.shape[1])
-    written = jax.vmap(lambda row, index, value: row.at[index].set(value, mode="drop"))(
-        text.token, at, tokens
-    )
-    return Text(written, jnp.where(new.count > 0, new.position + new.count + 1, text.length))
+    return Drafter((), config.depth, config.depth, init, absorb, start, choices=1)
 
 
 def find_latest(token: jax.Array, length: jax.Array, longest: int) -> tuple[jax.Array, jax.Array]:
@@ -94,15 +75,7 @@ def find_latest(token: jax.Array, length: jax.Array, longest: int) -> tuple[jax.
     """
     size = token.shape[0]
     place = jnp.arange(size)
-    tail = token[jnp.maximum(length - 1 - jnp.arange(longest), 0)]  # the last token comes first
-    padded = jnp.pad(token, (longest - 1, 0))
-    same = jnp.ones(size, bool)
-    matched = jnp.zeros(size, jnp.int32)
-    for n in range(1, longest + 1):
-        # Compare the tokens n - 1 places before an occurrence's end and before the text's end.
-        before = padded[longest - n :][:size]
-        same &= (place >= n - 1) & (before == tail[n - 1]) & (length >= n)
-        matched = jnp.where(same, n, matched)
+    matched = match_lengths(token, last_tokens(token, length, longest), length)
     matched = jnp.where(place < length - 1, matched, 0)
     best = jnp.max(matched * size + place)  # the longest, and the latest of these
     found = best // size

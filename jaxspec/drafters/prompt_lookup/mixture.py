@@ -1,4 +1,4 @@
-"""Mix prompt lookup into the distributions of another drafter.
+"""Mix looked-up tokens into the distributions of another drafter.
 
 An answer often repeats its prompt or itself. There, copied tokens are right more often than those
 of a small drafter, and elsewhere less often. So a copied token gets a share of the drafter's
@@ -7,12 +7,17 @@ drafter's own first choice, or where they were not. Builders and acceptance see 
 and need not know. The text after a match of n tokens whose first copied token is right is a match
 of n + 1 tokens.
 
+Copies come from the latest occurrence of the longest match (prompt lookup), or follow the most
+frequent continuation of its occurrences (`suffix`).
+
 Related: SuffixDecoding's hybrid (Oliaro et al. 2024, arXiv 2411.04975) drafts a round either by
 lookup or by a learned drafter, whichever scores higher.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import flax.struct
@@ -21,7 +26,10 @@ import jax.numpy as jnp
 
 from jaxspec.core.state import Nodes
 from jaxspec.drafters.base import Committed, Drafter, Proposal, TargetHead
-from jaxspec.drafters.prompt_lookup.drafter import Text, append_text, find_latest
+from jaxspec.drafters.prompt_lookup.drafter import find_latest
+from jaxspec.drafters.suffix.drafter import SuffixConfig, find_continuations
+from jaxspec.drafters.suffix.text import Text, append_text, make_text
+from jaxspec.drafters.suffix.trie import find_likeliest
 
 # Tokens of the longest match that is told from longer ones.
 LONGEST = 8
@@ -68,12 +76,16 @@ class Scratch(NamedTuple):
     chosen: jax.Array
 
 
-def mix_lookup(drafter: Drafter) -> Drafter:
-    """Make the drafter that proposes a mixture of `drafter` and prompt lookup.
+def mix_lookup(drafter: Drafter, source: bool | str = True) -> Drafter:
+    """Make the drafter that proposes a mixture of `drafter` and looked-up tokens.
 
     It takes the steps of `drafter`, but gives no `look_ahead` and no `conditions`: what lookup adds
     depends on more than a node's depth and token.
+
+    Args:
+      source: True for prompt lookup, or `suffix`.
     """
+    look_up = _SOURCES[source]
 
     def init(batch: int, capacity: int, dtype: Any) -> Mixed:
         own = drafter.init(batch, capacity, dtype)
@@ -81,7 +93,7 @@ def mix_lookup(drafter: Drafter) -> Drafter:
 
     def absorb(params: Any, state: Mixed, target: TargetHead, new: Committed) -> Mixed:
         own = drafter.absorb(params, state.own, target, new)
-        return Mixed(own, update_copies(state.copies, new))
+        return Mixed(own, update_copies(state.copies, new, look_up))
 
     def start(
         params: Any, state: Mixed, target: TargetHead, root: jax.Array, rows: int, **block: Any
@@ -129,7 +141,7 @@ def init_copies(batch: int, capacity: int, depth: int) -> Copies:
     length = jnp.arange(1, LONGEST + 1)
     guess = jnp.concatenate([length**2 / (length**2 + c) for c in (GUESS_OTHER, GUESS_SAME)])
     return Copies(
-        Text(jnp.zeros((batch, capacity + 1), jnp.int32), jnp.zeros(batch, jnp.int32)),
+        make_text(batch, capacity),
         jnp.full((batch, depth), -1, jnp.int32),
         jnp.zeros(batch, jnp.int32),
         jnp.full((batch, depth), -1, jnp.int32),
@@ -138,16 +150,49 @@ def init_copies(batch: int, capacity: int, depth: int) -> Copies:
     )
 
 
-def update_copies(copies: Copies, new: Committed) -> Copies:
-    """Judge the copies by the committed tokens, and look the last ones up."""
-    right, count = _judge(copies, new)
-    text = append_text(copies.text, new)
+def copy_latest(text: Text, depth: int) -> tuple[jax.Array, jax.Array]:
+    """Copy what followed the latest occurrence of the longest match.
+
+    Returns:
+      (`Copies.token`, `Copies.matched`).
+    """
     begin, matched = jax.vmap(lambda token, length: find_latest(token, length, LONGEST))(
         text.token, text.length
     )
-    index = begin[:, None] + jnp.arange(copies.token.shape[1])
+    index = begin[:, None] + jnp.arange(depth)
     token = jnp.take_along_axis(text.token, index, axis=1, mode="clip")
     token = jnp.where((index < text.length[:, None]) & (matched > 0)[:, None], token, -1)
+    return token, matched
+
+
+def copy_likeliest(text: Text, depth: int) -> tuple[jax.Array, jax.Array]:
+    """Copy the most frequent continuation of the longest match, see `copy_latest`."""
+    trie = find_continuations(
+        text,
+        longest=SuffixConfig.longest,
+        shortest=SuffixConfig.shortest,
+        occurrences=SuffixConfig.occurrences,
+        depth=depth,
+    )
+    return find_likeliest(trie), jnp.minimum(trie.matched, LONGEST)
+
+
+_SOURCES: Mapping[bool | str, Callable[[Text, int], tuple[jax.Array, jax.Array]]] = (
+    MappingProxyType({True: copy_latest, "suffix": copy_likeliest})
+)
+# What copies may come from, besides prompt lookup.
+SOURCES = tuple(name for name in _SOURCES if isinstance(name, str))
+
+
+def update_copies(
+    copies: Copies,
+    new: Committed,
+    look_up: Callable[[Text, int], tuple[jax.Array, jax.Array]] = copy_latest,
+) -> Copies:
+    """Judge the copies by the committed tokens, and look the last ones up."""
+    right, count = _judge(copies, new)
+    text = append_text(copies.text, new)
+    token, matched = look_up(text, copies.token.shape[1])
     return Copies(text, token, matched, jnp.full_like(token, -1), right, count)
 
 

@@ -67,6 +67,8 @@ def test_a_setting_mixes_prompt_lookup_in():
     found = [(one.options.get("lookup"), one.options.get("depth")) for one in methods[1:]]
     assert found == [(True, None), (True, 3), (True, None), (None, None)]
     assert methods[3].options["policy"] == "best" and methods[1].name == "j-expand@4/lookup"
+    (_, suffix) = parse_methods("j-expand@4/w3/suffix", budget=9)
+    assert suffix.options["lookup"] == "suffix" and suffix.options["builder"] == "expand/w3"
     with pytest.raises(ValueError, match="lookups"):
         parse_methods("j-expand@4/lookups", budget=9)
 
@@ -159,13 +161,12 @@ def test_all_is_every_drafter_with_the_builders_that_suit_it():
         "falcon-static",
     ]
     methods = parse_methods("all", budget=8, spec=SPEC)
-    assert [method.name for method in methods] == ["ar", *names, "prompt_lookup-chain"]
+    always = ["prompt_lookup-chain", "suffix-chain", "suffix-lattice"]
+    assert [method.name for method in methods] == ["ar", *names, *always]
     assert {method.options["budget"] for method in methods[1:]} == {8}
     assert methods[7].options["builder"] == "static"
     again = parse_methods("eagle3-chain,all,block-beam", budget=8, spec=SPEC)
-    assert sorted(method.name for method in again) == sorted(
-        ["ar", *names, "prompt_lookup-chain", "block-beam"]
-    )
+    assert sorted(method.name for method in again) == sorted(["ar", *names, *always, "block-beam"])
     assert [method.name for method in parse_methods("all,x-expand", budget=8)] == [
         "ar",
         "x-expand",
@@ -173,7 +174,7 @@ def test_all_is_every_drafter_with_the_builders_that_suit_it():
     alone = dataclasses.replace(SPEC, drafters=())
     assert [method.name for method in parse_methods("all", budget=8, spec=alone)] == [
         "ar",
-        "prompt_lookup-chain",
+        *always,
     ]
 
 
@@ -190,6 +191,7 @@ def test_coupling():
     assert len(parse_methods("prompt_lookup-chain", budget=8, coupled="both")) == 2, (
         "it ranks nothing"
     )
+    assert len(parse_methods("suffix-lattice", budget=8, coupled="both")) == 3
 
 
 @pytest.mark.parametrize(

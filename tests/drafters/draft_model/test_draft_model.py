@@ -143,7 +143,7 @@ def test_refusals(params):
         ),
         (
             {"drafter": "nobody"},
-            "unknown drafter 'nobody': choose one of ar, self, other, prompt_lookup",
+            "unknown drafter 'nobody': choose one of ar, self, other, prompt_lookup, suffix",
         ),
     ):
         with pytest.raises(ValueError, match=message):
