@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxspec.drafters.files import borrowed_tensors, find_config
 from jaxspec.io.files.torch_files import open_weights
+from jaxspec.io.quantised.full_weights import open_full
 from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.io.weights import provenance
 from jaxspec.io.weights.config_entries import read_entries
@@ -86,9 +87,10 @@ def compare_borrowed(target: Path, directory: Path, hf: dict[str, Any]) -> list[
     names = borrowed_tensors(find_config(directory), hf)
     if not names:
         return []
-    config = target_config(read_entries(target / "config.json"))
-    ours = open_weights(directory)
-    theirs = open_target(target) if is_gguf(target) else open_weights(target)
+    entries = read_entries(target / "config.json")
+    config, ours = target_config(entries), open_weights(directory)
+    gguf = is_gguf(target)
+    theirs = open_target(target) if gguf else open_full(open_weights(target), entries)
     warnings = []
     for name, source in names.items():
         if name not in ours:

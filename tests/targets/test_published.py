@@ -20,6 +20,7 @@ from jaxspec.targets.layouts.four_bits import unpack
 from jaxspec.targets.layouts.quant import COLLECTION, FOUR_BITS, contracted_axis, kind_of
 from jaxspec.targets.transformer import Transformer
 from jaxspec.targets.weights import from_hf
+from jaxspec.zoo import compare_files
 from jaxspec.zoo.inspect import describe_checkpoint
 from pallas_kernels.registry import using
 
@@ -187,6 +188,19 @@ def test_a_draft_model_in_few_bits(tmp_path):
         packers.MODELS / "qwen3", drafter={"draft_model": tmp_path}, dtype="float32"
     )
     assert_same(params.drafters["draft_model"], of_full(tmp_path, full))
+
+
+def test_a_drafter_is_compared_with_the_full_weights(tmp_path, monkeypatch):
+    """Its copy of an output projection that the target stores in four bits."""
+    full = packers.write_model("qwen3", tmp_path / "target", *PACKERS["awq"])
+    packers.save_shards({"lm_head.weight": full["lm_head.weight"]}, tmp_path, 1)
+    monkeypatch.setattr(compare_files, "find_config", lambda directory: None)
+    names = {"lm_head.weight": "lm_head.weight"}
+    monkeypatch.setattr(compare_files, "borrowed_tensors", lambda config, hf: names)
+    assert compare_files.compare_borrowed(tmp_path / "target", tmp_path, {}) == []
+    packers.save_shards({"lm_head.weight": full["lm_head.weight"] + 1}, tmp_path, 1)
+    (warning,) = compare_files.compare_borrowed(tmp_path / "target", tmp_path, {})
+    assert "differs from the target's in 48 rows" in warning
 
 
 def test_damaged_values_are_refused(tmp_path):
