@@ -18,6 +18,7 @@ from jax.experimental.pallas import triton
 
 from pallas_kernels import tuning, versions
 from pallas_kernels.device import current_device
+from pallas_kernels.four_bits import LEAST_BYTES, choose_step, sum_groups
 from pallas_kernels.registry import find_triton
 
 _WARPS, _STAGES = 4, 4
@@ -25,14 +26,18 @@ _OUTPUTS = 64  # outputs of an expert per program
 _INPUTS = {1: 128, 2: 64, 4: 32}  # inputs per step, by the bytes of a weight
 
 
-def find_kernel(dtype, weight_dtype, partial: bool = False) -> Callable | None:
+def find_kernel(dtype, weight_dtype, partial: bool = False, group: int = 0) -> Callable | None:
     """Return the kernel for rows of `dtype` and experts of `weight_dtype`, see
     `registry.find_triton`; with `partial`, see `mix_experts`.
+
+    Args:
+      group: the inputs of a group of weights of four bits, the smaller one of both kernels'.
     """
     # Triton converts to fp8 from compute capability 8.9 on.
     fp8 = jnp.dtype(weight_dtype).name.startswith("float8")
     too_old = fp8 and (current_device().compute_capability or (0, 0)) < (8, 9)
-    known = jnp.dtype(dtype).name in tuning.DTYPES and not too_old
+    short = jnp.dtype(weight_dtype) == jnp.uint8 and group < 2 * LEAST_BYTES
+    known = jnp.dtype(dtype).name in tuning.DTYPES and not (too_old or short)
     return find_triton(functools.partial(mix_experts, partial=partial), known)
 
 
@@ -56,7 +61,9 @@ def mix_experts(
       weight: [R, k] in the rows' dtype.
       gate_up: [X, E, 2F].
       down: [X, F, E].
-      gate_up_scale, down_scale: [X, 2F] and [X, E] of quantised weights.
+      gate_up_scale, down_scale: [X, 2F] and [X, E] of quantised weights; [X, 2, G, …] scales and
+        zero points of integers of four bits, or [X, 1, G, …] of FP4 numbers. These lie as in
+        `pallas_kernels.four_bits`, uint8 with half as many inputs.
       partial: whether some choices are X: these count nothing.
       interpret: run in Pallas' interpreter.
 
@@ -105,6 +112,9 @@ def _multiply(pairs, first, x, kernel, scale, *, choices: int, gated: bool, inte
     Without, `x` [R * k, F] are in that order, and the result is in the order of the pairs' numbers.
     """
     experts, inputs, outputs = kernel.shape
+    step = min(_INPUTS[kernel.dtype.itemsize], _power_of_two(inputs))
+    if kernel.dtype == jnp.uint8:
+        step = choose_step(inputs // scale.shape[2])
     outputs = outputs // 2 if gated else outputs
     width = min(_OUTPUTS, _power_of_two(outputs))
     operands = {"pairs": pairs, "first": first, "x": x, "kernel": kernel}
@@ -113,7 +123,7 @@ def _multiply(pairs, first, x, kernel, scale, *, choices: int, gated: bool, inte
         _kernel,
         names=tuple(operands),
         tile=max(16, min(_power_of_two(-(-pairs.size // experts)), 64)),
-        step=min(_INPUTS[kernel.dtype.itemsize], _power_of_two(inputs)),
+        step=step,
         width=width,
         outputs=outputs,
         choices=choices,
@@ -149,8 +159,10 @@ def _kernel(*refs, names, tile, step, width, outputs, choices, gated):
         pair = triton.load(ref["pairs"].at[place], mask=live, other=out.shape[0])
         place = jnp.where(live, place, out.shape[0])
         row = pair // choices if gated else place
-        sums = _sums(ref, expert, row, live, column, parts, step, outputs)
-        if "scale" in ref:
+        packed = ref["kernel"].dtype == jnp.uint8
+        add = _sums_of_groups if packed else _sums
+        sums = add(ref, expert, row, live, column, parts, step, outputs)
+        if "scale" in ref and not packed:
             sums = [
                 total * _load(ref["scale"], (expert, column + part), column < outputs)[None, :]
                 for total, part in zip(sums, parts, strict=True)
@@ -183,6 +195,30 @@ def _sums(ref, expert, row, live, column, parts, step: int, outputs: int) -> lis
     zero = jnp.zeros((row.shape[0], column.shape[0]), jnp.float32)
     steps = jnp.int32(-(-inputs // step))
     return lax.fori_loop(jnp.int32(0), steps, add, [zero for _ in parts])
+
+
+def _sums_of_groups(ref, expert, row, live, column, parts, step, outputs) -> list[jax.Array]:
+    """Multiply as `_sums`, by weights of four bits."""
+    x, kernel, scale = ref["x"], ref["kernel"], ref["scale"]
+    groups, inside = scale.shape[2], column < outputs
+
+    def add(part: int) -> jax.Array:
+        return sum_groups(
+            lambda at, there: _load(x, (row[:, None], at[None, :]), live[:, None] & there[None, :]),
+            lambda at, there: _load(
+                kernel,
+                (expert, at[:, None], column[None, :] + part),
+                there[:, None] & inside[None, :],
+            ),
+            lambda which, group: _load(scale, (expert, which, group, column + part), inside),
+            (jnp.int32(0), jnp.int32(groups)),
+            half=kernel.shape[1] // groups,
+            step=step,
+            shape=(row.shape[0], column.shape[0]),
+            fp4=scale.shape[1] == 1,
+        )
+
+    return [add(part) for part in parts]
 
 
 def _load(ref, at, mask) -> jax.Array:

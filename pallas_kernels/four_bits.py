@@ -27,7 +27,7 @@ from pallas_kernels.registry import find_triton
 _WARPS, _STAGES = 4, 4
 _OUTPUTS = 64  # outputs per program
 _BYTES = 64  # rows of bytes per step
-_LEAST_BYTES = 16  # Triton's products have as many inputs or more
+LEAST_BYTES = 16  # Triton's products have as many inputs or more
 MOST_ROWS = 64
 _MOST_PARTS, _PROGRAMS_PER_CORE = 8, 1.5
 
@@ -37,7 +37,7 @@ def find_kernel(dtype, rows: int, group: int) -> Callable | None:
     `registry.find_triton`; None if XLA is to compute it.
     """
     known = jnp.dtype(dtype).name in tuning.DTYPES
-    return find_triton(multiply, known and rows <= MOST_ROWS and group >= 2 * _LEAST_BYTES)
+    return find_triton(multiply, known and rows <= MOST_ROWS and group >= 2 * LEAST_BYTES)
 
 
 def multiply(
@@ -70,7 +70,7 @@ def _call(x, packed, scales, *, interpret):
         tile=max(16, _power_of_two(rows)),
         width=width,
         half=half,
-        step=min(_BYTES, _power_of_two(half)),
+        step=choose_step(half),
         groups=groups,
         per_part=-(-groups // parts),
     )
@@ -100,50 +100,77 @@ def _kernel(x, packed, scales, out, *, rows, tile, width, half, step, groups, pe
     block, part = pl.program_id(0), pl.program_id(1)
     column = block * width + jnp.arange(width, dtype=jnp.int32)
     row = jnp.arange(tile, dtype=jnp.int32)
-    inside = column < packed.shape[1]
-    numbers = _integers if scales.shape[0] == 2 else _fp4
-
-    def add_group(group, total):
-        scale = _load(scales, (0, group, column), inside).astype(jnp.float32)
-        zero = None
-        if scales.shape[0] == 2:
-            zero = _load(scales, (1, group, column), inside).astype(jnp.int32)[None, :]
-
-        def add_step(i, sums):
-            at = i * step + jnp.arange(step, dtype=jnp.int32)
-            there = at < half
-            stored = _load(
-                packed,
-                (group * half + at[:, None], column[None, :]),
-                there[:, None] & inside[None, :],
-            ).astype(jnp.int32)
-            for side, codes in enumerate((stored & 15, stored >> 4)):
-                first = (2 * group + side) * half
-                left = _load(
-                    x,
-                    (row[:, None], first + at[None, :]),
-                    (row < rows)[:, None] & there[None, :],
-                )
-                sums += _dot(left, numbers(codes, zero))
-            return sums
-
-        steps = jnp.int32(-(-half // step))
-        sums = lax.fori_loop(jnp.int32(0), steps, add_step, jnp.zeros_like(total))
-        return total + sums * scale[None, :]
-
+    live, inside = row < rows, column < packed.shape[1]
     first = part * per_part
-    last = jnp.minimum(first + per_part, groups)
-    total = lax.fori_loop(first, last, add_group, jnp.zeros((tile, width), jnp.float32))
-    mask = (row < rows)[:, None] & inside[None, :]
+    total = sum_groups(
+        lambda at, there: _load(x, (row[:, None], at[None, :]), live[:, None] & there[None, :]),
+        lambda at, there: _load(
+            packed, (at[:, None], column[None, :]), there[:, None] & inside[None, :]
+        ),
+        lambda which, group: _load(scales, (which, group, column), inside),
+        (first, jnp.minimum(first + per_part, groups)),
+        half=half,
+        step=step,
+        shape=(tile, width),
+        fp4=scales.shape[0] == 1,
+    )
+    mask = live[:, None] & inside[None, :]
     at = tuple(jnp.broadcast_to(index, mask.shape) for index in (part, row[:, None], column))
     triton.store(out.at[at], total, mask=mask)
 
 
-def _integers(codes: jax.Array, zero: jax.Array) -> jax.Array:
-    return codes - zero
+def sum_groups(
+    load_rows: Callable[[jax.Array, jax.Array], jax.Array],
+    load_packed: Callable[[jax.Array, jax.Array], jax.Array],
+    load_scale: Callable[[int, jax.Array], jax.Array],
+    groups: tuple[jax.Array, jax.Array],
+    *,
+    half: int,
+    step: int,
+    shape: tuple[int, int],
+    fp4: bool,
+) -> jax.Array:
+    """Multiply rows by packed weights inside a kernel, group by group.
+
+    Args:
+      load_rows: (inputs int32 [step], whether to load each) -> [tile, step].
+      load_packed: (rows of bytes int32 [step], whether to load each) -> uint8 [step, width].
+      load_scale: (0 for scales and 1 for zero points, group) -> [width].
+      groups: the first one, and the one after the last.
+      half: rows of bytes of a group.
+      step: rows of bytes that are multiplied at a time.
+      shape: tile and width.
+      fp4: whether codes are FP4 numbers, not integers.
+
+    Returns:
+      float32 [tile, width].
+    """
+
+    def add_group(group, total):
+        zero = None if fp4 else load_scale(1, group).astype(jnp.int32)[None, :]
+
+        def add_step(i, sums):
+            at = i * step + jnp.arange(step, dtype=jnp.int32)
+            there = at < half
+            stored = load_packed(group * half + at, there).astype(jnp.int32)
+            for side, codes in enumerate((stored & 15, stored >> 4)):
+                numbers = _fp4(codes) if fp4 else codes - zero
+                sums += _dot(load_rows((2 * group + side) * half + at, there), numbers)
+            return sums
+
+        steps, nothing = jnp.int32(-(-half // step)), jnp.zeros(shape, jnp.float32)
+        sums = lax.fori_loop(jnp.int32(0), steps, add_step, nothing)
+        return total + sums * load_scale(0, group).astype(jnp.float32)[None, :]
+
+    return lax.fori_loop(*groups, add_group, jnp.zeros(shape, jnp.float32))
 
 
-def _fp4(codes: jax.Array, zero: None) -> jax.Array:
+def choose_step(half: int) -> int:
+    """Choose how many rows of bytes of a group are multiplied at a time."""
+    return min(_BYTES, _power_of_two(half))
+
+
+def _fp4(codes: jax.Array) -> jax.Array:
     """Return twice the FP4 numbers of codes, which are integers."""
     exponent, fraction = (codes >> 1) & 3, codes & 1
     twice = jnp.where(exponent == 0, fraction, (2 + fraction) << jnp.maximum(exponent - 1, 0))

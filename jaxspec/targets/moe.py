@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax
@@ -10,8 +11,9 @@ import jax.numpy as jnp
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.mesh import MODEL
-from jaxspec.targets.layouts.quant import scaled
-from jaxspec.targets.linear import INIT, declare, scale_of
+from jaxspec.targets.layouts.four_bits import unpack
+from jaxspec.targets.layouts.quant import COLLECTION, FOUR_BITS, scaled
+from jaxspec.targets.linear import INIT, Weights, declare
 from pallas_kernels.experts import find_kernel
 
 
@@ -52,12 +54,12 @@ class SparseMLP(nn.Module):
             expert = jnp.where((expert >= 0) & (expert < own), expert, own)
         # One tile per step does not keep a GPU busy. More tiles cost copies of the experts'
         # weights.
-        mix = find_kernel(x.dtype, gate_up.values.dtype, moe.devices > 1) or functools.partial(
+        mix = _find_kernel(x, gate_up, down, moe.devices > 1) or functools.partial(
             jax.lax.platform_dependent,
             cpu=functools.partial(mix_experts, tiles_per_step=1),
             default=functools.partial(mix_experts, tiles_per_step=16),
         )
-        arrays = gate_up.values, down.values, scale_of(gate_up), scale_of(down)
+        arrays = gate_up.values, down.values, _scales(gate_up), _scales(down)
         return mix_with_gradient(mix, rows, expert, weight.astype(x.dtype), *arrays).reshape(
             x.shape
         )
@@ -133,7 +135,8 @@ def mix_experts(
       weight: [R, k] in the rows' dtype.
       gate_up: [X, E, 2F].
       down: [X, F, E].
-      gate_up_scale, down_scale: [X, 2F] and [X, E] of quantised weights.
+      gate_up_scale, down_scale: [X, 2F] and [X, E] of quantised weights; [X, 2 or 1, G, …] of
+        weights of four bits, which are uint8, see `jaxspec.targets.layouts.four_bits`.
       tiles_per_step: number of tiles multiplied as one batch.
 
     Returns:
@@ -159,16 +162,36 @@ def mix_experts(
     return (out.reshape(*expert.shape, -1) * weight[..., None]).sum(axis=1)
 
 
+def _find_kernel(x: jax.Array, gate_up: Weights, down: Weights, partial: bool) -> Callable | None:
+    """Return the kernel that mixes experts; None if XLA does."""
+    four = [FOUR_BITS in one.added for one in (gate_up, down)]
+    if any(four) and not all(four):
+        return None
+    sizes = (
+        2 * one.values.shape[1] // _scales(one).shape[2] for one in (gate_up, down) if any(four)
+    )
+    return find_kernel(x.dtype, gate_up.values.dtype, partial, min(sizes, default=0))
+
+
+def _scales(weights: Weights) -> jax.Array | None:
+    """Return the scales of experts in one byte or four bits; None of floats."""
+    return weights.added.get(COLLECTION, weights.added.get(FOUR_BITS))
+
+
 def _project(
     x: jax.Array, kernel: jax.Array, scale: jax.Array | None, which: jax.Array
 ) -> jax.Array:
     """Multiply `x` [tiles, m, in] by the kernel [X, in, out] of each tile's expert.
 
+    Of four bits, only the experts of the tiles become floats.
+
     Returns:
       [tiles, m, out].
     """
     picked = jnp.take(kernel, which, axis=0)
-    if scale is None:
+    if kernel.dtype == jnp.uint8:
+        picked = jax.vmap(unpack)(picked, jnp.take(scale, which, axis=0)).astype(x.dtype)
+    if scale is None or kernel.dtype == jnp.uint8:
         return jnp.einsum("tmi,tio->tmo", x, picked)
     sums = jnp.einsum("tmi,tio->tmo", x, picked.astype(x.dtype), preferred_element_type=jnp.float32)
     return scaled(sums, jnp.take(scale, which, axis=0)[:, None], x.dtype)

@@ -15,7 +15,7 @@ from jaxspec.io.weights.load_tree import read_tree
 from jaxspec.io.weights.weight_map import Leaf, linear, vector, write_tree
 from jaxspec.targets.families.registry import family_of
 from jaxspec.targets.layouts import quant
-from jaxspec.targets.layouts.held import plan_reading
+from jaxspec.targets.layouts.held import plan_reading, shape_groups
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _ROTARY = ("inv_freq", "original_inv_freq", "cos_cached", "sin_cached")
@@ -48,7 +48,7 @@ def from_hf(
     def place(leaf: Leaf, array: jax.Array) -> jax.Array:
         axis = quant.contracted_axis(leaf.path, tied) if plan.quantize and not leaf.dtype else None
         if axis is None:
-            return array
+            return shape_groups(leaf, array)
         values, scales[leaf.path] = jax.block_until_ready(
             quant.quantize(array, plan.quantize, axis)
         )

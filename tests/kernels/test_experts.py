@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxspec.targets.layouts.four_bits import unpack
 from jaxspec.targets.moe import mix_experts as mix_in_a_loop
 from pallas_kernels.experts import find_kernel, mix_experts, sort_pairs
 from pallas_kernels.registry import Device, for_device, using
@@ -84,6 +85,48 @@ def test_quantised_experts_equal_the_loop(kind):
     got = mix_experts(*map(jnp.asarray, arrays), interpret=True)
     expected = jax.jit(functools.partial(mix_in_a_loop, tiles_per_step=4))(*arrays)
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def pack_experts(random, inputs, outputs, group, fp4):
+    """Random codes of four bits of eight experts with their scales, and what they stand for."""
+    packed = random.integers(0, 256, (8, inputs // 2, outputs)).astype(np.uint8)
+    scales = 0.1 * (1 + random.random((8, 1, inputs // group, outputs)))
+    if not fp4:
+        scales = np.concatenate([scales, random.integers(0, 16, scales.shape)], axis=1)
+    arrays = jnp.asarray(packed), jnp.asarray(scales, jnp.float32)
+    return arrays, np.asarray(jax.vmap(unpack)(*arrays))
+
+
+@pytest.mark.parametrize("fp4", [False, True], ids=["integers", "fp4"])
+def test_experts_of_four_bits_equal_the_plain_sum(fp4):
+    """Groups of 24 inputs, whose halves are no power of two; and of 8, of which half is a step."""
+    x, expert, weight, _, _ = draw(37, 8, 3, 48, 40, False)
+    random = np.random.default_rng(0)
+    (gate_up, gate_up_scale), gate_up_full = pack_experts(random, 48, 80, 24, fp4)
+    (down, down_scale), down_full = pack_experts(random, 40, 48, 8, fp4)
+    expected = plain(x, expert, weight, gate_up_full, down_full)
+    arrays = *map(jnp.asarray, (x, expert, weight)), gate_up, down, gate_up_scale, down_scale
+    for mix in (
+        functools.partial(mix_experts, interpret=True),
+        functools.partial(mix_in_a_loop, tiles_per_step=4),
+    ):
+        most = np.abs(expected).max()
+        np.testing.assert_allclose(mix(*arrays), expected, rtol=1e-4, atol=1e-5 * most)
+
+
+def test_experts_of_four_bits_lower_for_a_gpu():
+    x, expert, weight, _, _ = draw(9, 8, 2, 256, 128, False)
+    random = np.random.default_rng(0)
+    (gate_up, gate_up_scale), _ = pack_experts(random, 256, 256, 128, False)
+    (down, down_scale), _ = pack_experts(random, 128, 256, 64, False)
+    rows = jnp.asarray(x, jnp.bfloat16), jnp.asarray(expert), jnp.asarray(weight, jnp.bfloat16)
+    arrays = *rows, gate_up, down, gate_up_scale, down_scale
+    with for_device(Device("cuda", (9, 0))):
+        assert find_kernel(jnp.bfloat16, jnp.uint8, group=32) is not None
+        assert find_kernel(jnp.bfloat16, jnp.uint8, group=16) is None
+        lowered = jax.jit(find_kernel(jnp.bfloat16, jnp.uint8, group=64)).trace(*arrays)
+        text = lowered.lower(lowering_platforms=("cuda",)).as_text()
+    assert "experts_gate_up" in text and "triton" in text
 
 
 def test_pairs_are_sorted_by_expert_in_order_of_rows():

@@ -311,15 +311,24 @@ def test_drafting_for_a_target_of_four_bits_changes_nothing(tmp_path):
     assert out[0] == out[1]
 
 
-def test_experts_and_the_output_projection_are_not_held_in_four_bits(tmp_path):
-    full = packers.write_model("qwen3_moe_mixed", tmp_path, *PACKERS["awq"])
-    target = load(tmp_path, quantize="int4").target
-    wanted = of_full(tmp_path, full)
-    assert {path[-1] for path in flatten_dict(target[FOUR_BITS])} == {"kernel"}
-    sparse = [path for path in flatten_dict(target["params"]) if path[-1] in ("gate_up", "down")]
-    for path in [*sparse, ("lm_head",)]:
-        found, expected = (flatten_dict(one["params"])[path] for one in (target, wanted))
-        np.testing.assert_array_equal(found, expected)
+@pytest.mark.parametrize("form", ["awq", "nvfp4"])
+def test_experts_stay_in_four_bits_and_the_output_projection_does_not(form, tmp_path):
+    full = packers.write_model("qwen3_moe_mixed", tmp_path, *FOUR[form])
+    params = load(tmp_path, quantize="int4")
+    flat, wanted = flatten_dict(params.target["params"]), of_full(tmp_path, full)
+    groups = flatten_dict(params.target[FOUR_BITS])
+    assert {path[-1] for path in groups} == {"kernel", "gate_up", "down"}
+    for path, array in flatten_dict(wanted["params"]).items():
+        found = flat[path]
+        if path in groups:
+            assert found.nbytes * 8 == array.nbytes
+            many = jax.vmap(unpack) if path[-1] != "kernel" else unpack
+            found = many(found, groups[path])
+        np.testing.assert_array_equal(found, array)
+    expected = logits(params.replace(target=wanted))
+    np.testing.assert_allclose(logits(params), expected, rtol=1e-4, atol=1e-4)
+    with using("interpret"):
+        np.testing.assert_allclose(logits(params), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_eight_bits_stay_beside_four(tmp_path):

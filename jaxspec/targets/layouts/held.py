@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from jaxspec.io.quantised.held import HeldTensors, scale_name, zero_name
@@ -113,14 +114,15 @@ def _find_kind(leaf: Leaf, read: QuantisedTensors, quantize: str | None, tied: b
 
 
 def _find_groups(leaves: list[Leaf], read: QuantisedTensors) -> dict[tuple[str, ...], Groups]:
-    """Find the groups of the projections that can be held in four bits, by path.
+    """Find the groups of the projections and experts that can be held in four bits, by path.
 
-    Experts and the output projection have no product by such weights.
+    The output projection has no product by such weights.
     """
     found = {}
     for leaf in leaves:
         names = [name for name, *_ in leaf.parts()]
-        if leaf.path[-1] != "kernel" or not all(name in read for name in names):
+        projects = leaf.stacked or leaf.path[-1] == "kernel"
+        if not projects or not all(name in read for name in names):
             continue
         groups = [read.groups(name) for name in names]
         if None in groups or len({one._replace(dtype="") for one in groups}) > 1:
@@ -152,16 +154,34 @@ def _scale_leaf(leaf: Leaf) -> Leaf:
 
 
 def _group_leaf(leaf: Leaf, groups: Groups) -> Leaf:
-    """Describe the scales, and the zero points of integers, of a leaf that is held in four bits."""
-    (names,) = leaf.names
+    """Describe the scales, and the zero points of integers, of a leaf that is held in four bits.
+
+    Those of an expert follow one another, see `shape_groups`.
+    """
     rows = [scale_name] if groups.numbers == "fp4" else [scale_name, zero_name]
     return Leaf(
         (FOUR_BITS, *leaf.path),
-        tuple(tuple(map(row, names)) for row in rows),
+        tuple(tuple(map(row, names)) for names in leaf.names for row in rows),
         tuple((inputs // groups.inputs, outputs) for outputs, inputs in leaf.shapes),
         stacked=True,
         dtype=groups.dtype,
     )
+
+
+def shape_groups(leaf: Leaf, array: jax.Array) -> jax.Array:
+    """Give the scales of weights of four bits their shape.
+
+    Args:
+      leaf: one of `Plan.scales`.
+      array: its array, [2 X, G, out] or [X, G, out] of X experts.
+
+    Returns:
+      [X, 2 or 1, G, out] of experts; others, and scales of one byte, as they are.
+    """
+    if leaf.path[0] != FOUR_BITS or leaf.path[-1] == "kernel":
+        return array
+    zeros = leaf.names[1][0] == zero_name(leaf.names[0][0].removesuffix(scale_name("")))
+    return array.reshape(-1, 2 if zeros else 1, *array.shape[1:])
 
 
 def _report(

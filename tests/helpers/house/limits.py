@@ -11,7 +11,7 @@ MOST_ROOMS, MOST_VISITS = 36, 119
 # Aim: 25. 39 at 5429668.
 LONGEST_CHAIN = 39
 # Aims: 430 and 55,000. 657 and 74,160 at 5429668, 607 and 73,050 before the papers' own forms.
-MOST_FILES, MOST_LINES = 666, 81_000
+MOST_FILES, MOST_LINES = 666, 81_050
 # Aims: 15 and 20.
 MOST_FILES_IN_FOLDER, MOST_IMPORTS = 15, 20
 # Aim: 1, the tuner's. 8 at 5429668.
