@@ -17,6 +17,8 @@ from jaxspec.io.quantised.held import HeldTensors, scale_name
 from jaxspec.io.quantised.mxfp4 import decode_ggml_mxfp4, decode_mxfp4
 from jaxspec.io.quantised.registry import find_format
 from jaxspec.io.quantised.tensors import QuantisedTensors
+from jaxspec.io.weights.load_tree import read_tree
+from jaxspec.io.weights.weight_map import Leaf
 
 STEM = "model.layers.0.mlp.up_proj"
 NAME = f"{STEM}.weight"
@@ -227,6 +229,9 @@ def test_stacks_of_experts_in_mxfp4(tmp_path):
     np.testing.assert_array_equal(read[stem], full.swapaxes(1, 2))
     one = read.row_reader(stem)(1, 2, room(10))
     np.testing.assert_array_equal(one, full.swapaxes(1, 2)[1:2])
+    leaf = Leaf(("gate_up",), ((stem,),), ((3, 64, 10),))
+    tree = read_tree([leaf], read, "bfloat16", lambda name: name.endswith("_bias"))
+    np.testing.assert_array_equal(tree["params"]["gate_up"], full.swapaxes(1, 2))
 
 
 GROUPS = {
