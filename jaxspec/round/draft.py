@@ -191,7 +191,7 @@ def _begin(
     if growth.shortlist:
         states = choose_states(round, state, noise, scratch, candidates)
     elif uses_conditions(round):
-        states = choose_conditions(round, state, noise, scratch)
+        states = choose_conditions(round, state, scratch)
     if states is not None:
         proposal, _ = _expand(round, state, scratch, states, jnp.int32(0))
         found, _ = rank_step(round, state, noise, proposal, states.depth, None, 0)

@@ -70,7 +70,16 @@ def choose_states(
     look, count = look_ahead(round.drafter_variables, scratch), growth.shortlist
     # Nodes of the last depth are not drafted from.
     levels = slice(1, growth.longest - 1)
-    scores, divisor = _score(round, state, noise, look.logits, levels)
+    scale = divisor = round.score_temperature
+    logits = adjust_drafts(round, state, look.logits[:, levels]).astype(jnp.float32)
+    if not round.config.sampling.greedy:
+        temperature = jnp.float32(round.request.sampling.temperature)
+        if round.config.sampling.mixed:
+            temperature = jnp.where(round.decodes_greedily, 1.0, temperature)[:, None, None]
+        logits, divisor = logits / temperature, divisor * temperature
+        if noise is not None and round.coupled:
+            logits += noise[:, levels]
+    scores = logits / scale
     best, token = top_k(scores, count)
     ends, logprob = (_fit(x[:, 0, 0], count) for x in (first.token, first.logprob))
     token = jnp.concatenate([ends[:, None], token], axis=1)
@@ -90,16 +99,14 @@ def choose_states(
     )
 
 
-def choose_conditions(
-    round: Round, state: DecodeState, noise: jax.Array | None, scratch: object
-) -> Nodes:
-    """Choose the states that a drafter conditions on: each depth's best tokens.
+def choose_conditions(round: Round, state: DecodeState, scratch: object) -> Nodes:
+    """Choose the states that a drafter conditions on: each depth's most probable tokens.
 
-    Under the target's noise these are its best tokens with the noise, since they are what the
-    target will choose from.
+    The target's noise takes no part: without the token before, a drafter knows too little for it,
+    and sampled trees accepted up to 11 % less with it (the golden TreeFlash, T = 0.6).
 
     Args:
-      noise, scratch: as for `choose_states`.
+      scratch: the drafter's, after its `start`.
 
     Returns:
       Nodes [B, (longest - 1) M].
@@ -107,8 +114,8 @@ def choose_conditions(
     given = round.drafter.conditions
     assert given is not None, "tables are made for a drafter that conditions on few tokens"
     logits = given.logits(round.drafter_variables, scratch, round.target_head)
-    scores, _ = _score(round, state, noise, logits, slice(0, round.growth.longest - 1))
-    token = top_k(scores, min(given.count, scores.shape[-1]))[1]
+    scores = adjust_drafts(round, state, logits[:, : round.growth.longest - 1])
+    token = top_k(scores.astype(jnp.float32), min(given.count, scores.shape[-1]))[1]
     depth = jnp.broadcast_to(1 + jnp.arange(token.shape[1])[:, None], token.shape)
     token, depth = (x.reshape(len(token), -1) for x in (token, depth))
     none = jnp.zeros_like(token)
@@ -124,30 +131,6 @@ def uses_conditions(round: Round) -> bool:
     drawn = config.acceptance == "rejection" and not config.sampling.greedy
     there = round.growth.nodes > 0 and round.drafter.conditions is not None
     return there and round.growth.longest > 1 and not drawn and not round.plan.asks_policy
-
-
-def _score(
-    round: Round, state: DecodeState, noise: jax.Array | None, logits: jax.Array, levels: slice
-) -> tuple[jax.Array, float | jax.Array]:
-    """Score the tokens of some depths as the call ranks them, without its filters.
-
-    Args:
-      logits: [B, K, V], of depths 1..K.
-      levels: the depths, minus 1.
-
-    Returns:
-      (scores float32 [B, T, V]; what logits were divided by, a number or broadcastable to [B, T, V]).
-    """
-    scale = divisor = round.score_temperature
-    logits = adjust_drafts(round, state, logits[:, levels]).astype(jnp.float32)
-    if not round.config.sampling.greedy:
-        temperature = jnp.float32(round.request.sampling.temperature)
-        if round.config.sampling.mixed:
-            temperature = jnp.where(round.decodes_greedily, 1.0, temperature)[:, None, None]
-        logits, divisor = logits / temperature, divisor * temperature
-        if noise is not None and round.coupled:
-            logits += noise[:, levels]
-    return logits / scale, divisor
 
 
 def _fit(x: jax.Array, count: int) -> jax.Array:

@@ -3,10 +3,10 @@ references.
 
     python tests/helpers/golden_variant.py DIR        # then: make test-golden JAXSPEC_GOLDEN=DIR
 
-The targets of the block drafters and of GRIFFIN get a layer that adds nothing, a key-value head of
-zeros with its queries, and unused feed-forward rows. None of these changes an output, so the
-authors' references stay true; recorded caches get the zeros of the new head. Records are thinned
-out, and every method has its target in a folder of its own.
+The targets of the block drafters, of GRIFFIN and of TreeFlash get a layer that adds nothing, a
+key-value head of zeros with its queries, and unused feed-forward rows. None of these changes an
+output, so the authors' references stay true; recorded caches get the zeros of the new head. Records
+are thinned out, and every method has its target in a folder of its own.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ _THINNED = (
     "jetspec/decode.json",
     "jetspec/accept.json",
     "griffin/trees.json",
+    "treeflash/decode.json",
 )
 
 
@@ -40,6 +41,7 @@ def make_variant(out: Path) -> Path:
         hf = json.loads(layers.read_text())
         layers.write_text(json.dumps(hf | {"num_target_layers": hf["num_target_layers"] + 1}))
     widen_target(out / "griffin" / "target")
+    widen_target(out / "treeflash" / "target")
     widen_arrays(out / "ddtree" / "round.npz")
     for method in _SHARED:
         shutil.copytree(out / "tiny_llama", out / method / "target")

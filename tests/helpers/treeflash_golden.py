@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -25,14 +26,16 @@ from jaxspec.round.plan import DecodeConfig
 
 
 @functools.cache
-def load_treeflash(model: str = "swiglu", conditions: int = 16) -> Params:
+def load_treeflash(model: str = "swiglu", conditions: int = 16, root: Path | None = None) -> Params:
     """The target and the drafter in the authors' layout, called `treeflash`; `marginal` is the same
     backbone without a correction.
+
+    Args:
+      root: the golden set's folder of TreeFlash; None: the tested one's.
     """
-    folder = golden("treeflash", "target")
-    params = jaxspec.load(
-        folder, drafter={"treeflash": golden("treeflash", "draft")}, dtype="float32"
-    )
+    root = root or golden("treeflash")
+    folder = root / "target"
+    params = jaxspec.load(folder, drafter={"treeflash": root / "draft"}, dtype="float32")
     config = dataclasses.replace(
         params.spec.drafter("treeflash"), conditions=conditions, correction=model == "swiglu"
     )
@@ -53,9 +56,9 @@ def settings_of(record: dict) -> dict:
     }
 
 
-def trees_at(model, contexts, *, conditions, children, rows, scale=1.0):
+def trees_at(model, contexts, *, conditions, children, rows, scale=1.0, root=None):
     """The trees of rounds whose committed texts, the root included, are given."""
-    params = load_treeflash(model, conditions)
+    params = load_treeflash(model, conditions, root)
     sampling, values = make_sampling()
     builder = make_builder(f"lattice/candidates={children}")
     config = DecodeConfig("treeflash", sampling, builder, budget=rows, score_temperature=scale)

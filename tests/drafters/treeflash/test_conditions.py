@@ -17,9 +17,10 @@ from jaxspec.drafters.registry import make_drafter
 from jaxspec.round.plan import DecodeConfig, drafter_forwards, make_plan, suits_lookup
 from jaxspec.serve import ServeRequest
 
-TARGET, DRAFT = SHIPPED / "treeflash" / "target", SHIPPED / "treeflash" / "draft"
+ROOT = SHIPPED / "treeflash"
+TARGET, DRAFT = ROOT / "target", ROOT / "draft"
 CONTEXTS = [[140, 44, 95, 12, 181, 3], [20, 90, 30, 100, 7]]
-SIZES = dict(children=6, rows=24)
+SIZES = dict(children=6, rows=24, root=ROOT)
 
 
 def load(**options):
@@ -28,7 +29,7 @@ def load(**options):
 
 def test_tables_of_all_tokens_change_no_tree(monkeypatch):
     """Level by level, every node is drafted from; so it is with tables of all tokens."""
-    vocab = load_treeflash().spec.target.vocab_size
+    vocab = load_treeflash(root=ROOT).spec.target.vocab_size
     tables = trees_at("swiglu", CONTEXTS, conditions=vocab, **SIZES)
     monkeypatch.setattr("jaxspec.round.draft.uses_conditions", lambda round: False)
     levels = trees_at("swiglu", CONTEXTS, conditions=vocab, **SIZES)
@@ -52,7 +53,7 @@ def plan_of(params, **options):
 
 
 def test_what_knows_of_conditions():
-    params = load_treeflash()
+    params = load_treeflash(root=ROOT)
     config = params.spec.drafter("treeflash")
     drafter = make_drafter(config)
     assert drafter.conditions.count == 16 and drafter.look_ahead is None

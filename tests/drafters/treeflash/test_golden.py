@@ -185,7 +185,7 @@ def test_the_authors_chains_of_every_round(model):
     for run in records("treeflash", "decode.json"):
         if not run.get("is_chain") or run["model"] != model:
             continue
-        text = jnp.asarray(np.pad(run["output_ids"], (0, 64 - len(run["output_ids"])))[None])
+        text = jnp.asarray(run["output_ids"], jnp.int32)[None]
         at = len(run["prompt"])
         for step in run["rounds"]:
             if at >= len(run["output_ids"]):

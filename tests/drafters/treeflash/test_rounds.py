@@ -84,7 +84,9 @@ def test_greedy_runs_round_for_round(run):
         assert step.tree.parent[1:used].tolist() == recorded["parents"][1:used]
 
 
-SAMPLED = [run for run in RUNS if run["temperature"] > 0 and run["rounds"]]
+SAMPLED = [
+    run for run in RUNS if run["temperature"] > 0 and run["rounds"] and not run.get("is_chain")
+]
 
 
 @pytest.mark.parametrize("run", slow_except(SAMPLED[:1], SAMPLED), ids=name_of)
@@ -165,15 +167,17 @@ def test_the_text_is_the_targets(more):
 
 
 @pytest.mark.slow
-def test_sampling_shares_the_noise():
-    """Conditions are chosen under the target's noise, so sampled trees run dry no sooner, and accept
-    more than uncoupled ones."""
+def test_sampled_trees_are_ranked_under_the_noise():
+    """But conditions are chosen without it: with few of them, it would leave the likely ones out."""
     params = load_treeflash("swiglu", 4)
-    options = dict(max_new_tokens=40, temperature=1.0, seed=5, drafter="treeflash", budget=16)
+    options = dict(max_new_tokens=40, temperature=0.6, drafter="treeflash", budget=16)
     rounds = [
         sum(
             out.stats.rounds
-            for out in jaxspec.decode(params, PROMPTS, **group_options(**options, coupled=coupled))
+            for seed in range(3)
+            for out in jaxspec.decode(
+                params, PROMPTS, **group_options(**options, seed=seed, coupled=coupled)
+            )
         )
         for coupled in (True, False)
     ]
