@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import serve_toys
 from golden_data import SHIPPED
 from suffix_tree import SuffixTree, speculate
 
@@ -26,6 +27,7 @@ from jaxspec.round.draft import draft
 from jaxspec.round.grow import grow
 from jaxspec.round.plan import DecodeConfig
 from jaxspec.round.proposals import _spread, noise_at
+from jaxspec.serve import ServeRequest
 
 GOLDEN = SHIPPED / "treeflash"
 # Texts that repeat themselves, as the greedy texts of the model do.
@@ -235,3 +237,16 @@ def test_columns_of_tokens():
     whole = _spread(Proposal(logits, tokens=jnp.array([[[[4, 4, 1]]]])), 6)
     np.testing.assert_allclose(jnp.exp(whole.logits[0, 0, 0]), [0, 3, 0, 0, 2, 0], rtol=1e-6)
     assert whole.tokens is None
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("options", [{"drafter": "suffix"}, {"drafter": "x", "lookup": "suffix"}])
+def test_the_serving_engine(options):
+    params = remember(load(), [[20, 90, 31]], size=32)
+    sampled = dict(temperature=0.7, seed=5, max_new_tokens=12)
+    engine = serve_toys.make(params, capacity=128, max_logprobs=0, **options)
+    found = serve_toys.run(engine, *(ServeRequest(tuple(prompt), **sampled) for prompt in PROMPTS))
+    for prompt, (tokens, *_) in zip(PROMPTS, found, strict=True):
+        plain = jaxspec.decode(params, prompt, **group_options(drafter="ar", **sampled))
+        assert tokens == plain.tokens
+    assert any(any(drafted) for _, _, drafted, _ in found)
