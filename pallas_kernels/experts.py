@@ -19,16 +19,20 @@ from jax.experimental.pallas import triton
 from pallas_kernels import tuning, versions
 from pallas_kernels.device import current_device
 from pallas_kernels.four_bits import LEAST_BYTES, choose_step, sum_groups
+from pallas_kernels.reference import Gate, gate_units
 from pallas_kernels.registry import find_triton
 
 _WARPS, _STAGES = 4, 4
 _OUTPUTS = 64  # outputs of an expert per program
+SILU = Gate()
 _INPUTS = {1: 128, 2: 64, 4: 32}  # inputs per step, by the bytes of a weight
 
 
-def find_kernel(dtype, weight_dtype, partial: bool = False, group: int = 0) -> Callable | None:
+def find_kernel(
+    dtype, weight_dtype, gate: Gate = SILU, partial: bool = False, group: int = 0
+) -> Callable | None:
     """Return the kernel for rows of `dtype` and experts of `weight_dtype`, see
-    `registry.find_triton`; with `partial`, see `mix_experts`.
+    `registry.find_triton`; for `gate` and `partial` see `mix_experts`.
 
     Args:
       group: the inputs of a group of weights of four bits, the smaller one of both kernels'.
@@ -38,7 +42,7 @@ def find_kernel(dtype, weight_dtype, partial: bool = False, group: int = 0) -> C
     too_old = fp8 and (current_device().compute_capability or (0, 0)) < (8, 9)
     short = jnp.dtype(weight_dtype) == jnp.uint8 and group < 2 * LEAST_BYTES
     known = jnp.dtype(dtype).name in tuning.DTYPES and not (too_old or short)
-    return find_triton(functools.partial(mix_experts, partial=partial), known)
+    return find_triton(functools.partial(mix_experts, gate=gate, partial=partial), known)
 
 
 def mix_experts(
@@ -49,7 +53,10 @@ def mix_experts(
     down: jax.Array,
     gate_up_scale: jax.Array | None = None,
     down_scale: jax.Array | None = None,
+    gate_up_bias: jax.Array | None = None,
+    down_bias: jax.Array | None = None,
     *,
+    gate: Gate = SILU,
     partial: bool = False,
     interpret: bool = False,
 ) -> jax.Array:
@@ -64,6 +71,8 @@ def mix_experts(
       gate_up_scale, down_scale: [X, 2F] and [X, E] of quantised weights; [X, 2, G, …] scales and
         zero points of integers of four bits, or [X, 1, G, …] of FP4 numbers. These lie as in
         `pallas_kernels.four_bits`, uint8 with half as many inputs.
+      gate_up_bias, down_bias: [X, 2F] and [X, E], or None.
+      gate: how units are gated.
       partial: whether some choices are X: these count nothing.
       interpret: run in Pallas' interpreter.
 
@@ -71,18 +80,18 @@ def mix_experts(
       [R, E].
     """
     versions.triton_params(_WARPS, _STAGES)  # silences its warning where the call is traced already
-    arrays = rows, expert, weight, gate_up, down, gate_up_scale, down_scale
-    return _mix(*arrays, partial=partial, interpret=interpret)
+    kernels = (gate_up, gate_up_scale, gate_up_bias), (down, down_scale, down_bias)
+    return _mix(rows, expert, weight, *kernels, gate=gate, partial=partial, interpret=interpret)
 
 
-@functools.partial(jax.jit, static_argnames=("partial", "interpret"))
-def _mix(rows, expert, weight, gate_up, down, gate_up_scale, down_scale, *, partial, interpret):
-    pairs, first = sort_pairs(expert, gate_up.shape[0])
+@functools.partial(jax.jit, static_argnames=("gate", "partial", "interpret"))
+def _mix(rows, expert, weight, gate_up, down, *, gate: Gate, partial: bool, interpret: bool):
+    pairs, first = sort_pairs(expert, gate_up[0].shape[0])
     call = functools.partial(_multiply, pairs, first, choices=expert.shape[1], interpret=interpret)
-    hidden = call(rows, gate_up, gate_up_scale, gated=True)
-    out = call(hidden, down, down_scale, gated=False).reshape(*expert.shape, -1)
+    hidden = call(rows, *gate_up, gate=gate)
+    out = call(hidden, *down, gate=None).reshape(*expert.shape, -1)
     if partial:  # nothing was written for these pairs, so their memory holds anything
-        out = jnp.where((expert < gate_up.shape[0])[..., None], out, 0)
+        out = jnp.where((expert < gate_up[0].shape[0])[..., None], out, 0)
     return (out * weight[..., None]).sum(axis=1)
 
 
@@ -105,20 +114,23 @@ def sort_pairs(expert: jax.Array, num_experts: int) -> tuple[jax.Array, jax.Arra
     return jnp.zeros_like(pair).at[place].set(pair, unique_indices=True), first
 
 
-def _multiply(pairs, first, x, kernel, scale, *, choices: int, gated: bool, interpret: bool):
+def _multiply(
+    pairs, first, x, kernel, scale, bias, *, choices: int, gate: Gate | None, interpret: bool
+):
     """Multiply the inputs of all pairs by their experts' matrices [X, in, out].
 
-    With `gated`, `x` [R, E] are rows, and the result is silu(gate) * up in the order of `pairs`.
+    With a `gate`, `x` [R, E] are rows, and the result is gated units in the order of `pairs`.
     Without, `x` [R * k, F] are in that order, and the result is in the order of the pairs' numbers.
     """
     experts, inputs, outputs = kernel.shape
     step = min(_INPUTS[kernel.dtype.itemsize], _power_of_two(inputs))
     if kernel.dtype == jnp.uint8:
         step = choose_step(inputs // scale.shape[2])
-    outputs = outputs // 2 if gated else outputs
+    outputs = outputs if gate is None else outputs // 2
     width = min(_OUTPUTS, _power_of_two(outputs))
     operands = {"pairs": pairs, "first": first, "x": x, "kernel": kernel}
-    operands |= {} if scale is None else {"scale": scale}
+    further = {"scale": scale, "bias": bias}
+    operands |= {name: array for name, array in further.items() if array is not None}
     body = functools.partial(
         _kernel,
         names=tuple(operands),
@@ -127,7 +139,7 @@ def _multiply(pairs, first, x, kernel, scale, *, choices: int, gated: bool, inte
         width=width,
         outputs=outputs,
         choices=choices,
-        gated=gated,
+        gate=gate,
     )
     return pl.pallas_call(
         body,
@@ -135,7 +147,7 @@ def _multiply(pairs, first, x, kernel, scale, *, choices: int, gated: bool, inte
         out_shape=jax.ShapeDtypeStruct((pairs.size, outputs), x.dtype),
         compiler_params=versions.triton_params(_WARPS, _STAGES),
         interpret=interpret,
-        name="experts_gate_up" if gated else "experts_down",
+        name="experts_down" if gate is None else "experts_gate_up",
     )(*operands.values())
 
 
@@ -143,13 +155,13 @@ def _power_of_two(least: int) -> int:
     return 1 << (least - 1).bit_length()
 
 
-def _kernel(*refs, names, tile, step, width, outputs, choices, gated):
+def _kernel(*refs, names, tile, step, width, outputs, choices, gate: Gate | None):
     """Compute a block of outputs for all pairs of one expert."""
     ref, out = dict(zip(names, refs, strict=False)), refs[-1]
     block, expert = pl.program_id(0), pl.program_id(1)
     start, stop = (triton.load(ref["first"].at[expert + i]) for i in (0, 1))
     column = block * width + jnp.arange(width, dtype=jnp.int32)
-    parts = (0, outputs) if gated else (0,)
+    parts = (0,) if gate is None else (0, outputs)
 
     def multiply(i, _):
         place = start + i * tile + jnp.arange(tile, dtype=jnp.int32)
@@ -158,7 +170,7 @@ def _kernel(*refs, names, tile, step, width, outputs, choices, gated):
         # overwrite a live row with its old value.
         pair = triton.load(ref["pairs"].at[place], mask=live, other=out.shape[0])
         place = jnp.where(live, place, out.shape[0])
-        row = pair // choices if gated else place
+        row = place if gate is None else pair // choices
         packed = ref["kernel"].dtype == jnp.uint8
         add = _sums_of_groups if packed else _sums
         sums = add(ref, expert, row, live, column, parts, step, outputs)
@@ -167,9 +179,14 @@ def _kernel(*refs, names, tile, step, width, outputs, choices, gated):
                 total * _load(ref["scale"], (expert, column + part), column < outputs)[None, :]
                 for total, part in zip(sums, parts, strict=True)
             ]
+        if "bias" in ref:
+            sums = [
+                total + _load(ref["bias"], (expert, column + part), column < outputs)[None, :]
+                for total, part in zip(sums, parts, strict=True)
+            ]
         sums = [total.astype(out.dtype).astype(jnp.float32) for total in sums]
-        result = sums[0] * jax.nn.sigmoid(sums[0]) * sums[1] if gated else sums[0]
-        _store(out, place if gated else pair, column, result, live, outputs)
+        result = sums[0] if gate is None else gate_units(*sums, gate)
+        _store(out, pair if gate is None else place, column, result, live, outputs)
 
     lax.fori_loop(jnp.int32(0), pl.cdiv(stop - start, jnp.int32(tile)), multiply, None)
 

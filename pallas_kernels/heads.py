@@ -15,6 +15,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 from pallas_kernels import reference, tuning, versions
+from pallas_kernels.reference import Norm
 from pallas_kernels.registry import find_triton
 from pallas_kernels.residual import load_sum
 
@@ -28,11 +29,11 @@ def find_kernel(dtype, head_dim: int) -> Callable | None:
     return find_triton(split_heads)
 
 
-def split_heads(joined, table, scales, sizes, eps: float, dtype=None, *, interpret: bool = False):
+def split_heads(joined, table, scales, sizes, norm: Norm, dtype=None, *, interpret: bool = False):
     """Compute `reference.split_heads`, which also gives the derivative."""
     # Silence the warning here too: the call below may be traced already.
     versions.triton_params(_WARPS, _STAGES)
-    how = sizes, eps, jnp.dtype(dtype or joined.dtype), interpret
+    how = sizes, norm, jnp.dtype(dtype or joined.dtype), interpret
     return _differentiable(joined, table, scales, how)
 
 
@@ -53,7 +54,7 @@ _differentiable.defvjp(_forward, lambda how, derivative, out: derivative(out))
 
 @functools.partial(jax.jit, static_argnames=("how",))
 def _call(joined, table, scales, *, how):
-    sizes, eps, dtype, interpret = how
+    sizes, norm, dtype, interpret = how
     heads, kv_heads, dim = sizes
     shape = joined.shape[1:3]
     rows = shape[0] * shape[1]
@@ -65,7 +66,7 @@ def _call(joined, table, scales, *, how):
         jax.ShapeDtypeStruct((rows, count, dim), dtype) for count in (heads, kv_heads, kv_heads)
     ]
     split = pl.pallas_call(
-        functools.partial(_kernel, sizes=sizes, eps=eps),
+        functools.partial(_kernel, sizes=sizes, norm=norm),
         grid=(-(-rows // _ROWS), heads + 2 * kv_heads),
         out_shape=outputs,
         compiler_params=versions.triton_params(_WARPS, _STAGES),
@@ -75,7 +76,7 @@ def _call(joined, table, scales, *, how):
     return tuple(x.reshape(*shape, *x.shape[1:]) for x in split)
 
 
-def _kernel(joined, cos, sin, *refs, sizes, eps: float):
+def _kernel(joined, cos, sin, *refs, sizes, norm: Norm):
     """Handle a block of rows of one head."""
     heads, kv_heads, dim = sizes
     norms, out = refs[:-3], refs[-3:]
@@ -89,8 +90,8 @@ def _kernel(joined, cos, sin, *refs, sizes, eps: float):
         at, live = _address(row, head * dim + start + half, rows)
         halves.append(load_sum(joined, at, live).astype(dtype))
 
-    def rotated(norm: int):
-        new = _normalized(halves, norms[norm], half, eps) if norms else halves
+    def rotated(which: int):
+        new = _normalized(halves, norms[which], half, norm) if norms else halves
         a, b = (x.astype(jnp.float32) for x in new)
         c, s = (_load(each, row, half, rows) for each in (cos, sin))
         return a * c - b * s, b * c + a * s
@@ -114,14 +115,17 @@ def _kernel(joined, cos, sin, *refs, sizes, eps: float):
         write(out[2], head - heads - kv_heads, halves)
 
 
-def _normalized(halves, scale, half, eps: float):
+def _normalized(halves, scale, half, norm: Norm):
     """Compute `reference.normalize` of rows given in halves."""
     dim, dtype = 2 * half.shape[0], halves[0].dtype
     wide = [x.astype(jnp.float32) for x in halves]
     mean = sum(jnp.sum(x * x, axis=1) for x in wide) / dim
-    factor = jax.lax.rsqrt(mean + eps)[:, None]
+    factor = jax.lax.rsqrt(mean + norm.eps)[:, None]
     scales = [triton.load(scale.at[start + half]) for start in (0, dim // 2)]
-    return [s[None, :] * (x * factor).astype(dtype) for s, x in zip(scales, wide, strict=True)]
+    return [
+        reference.rescale(x * factor, s[None, :], norm, dtype)
+        for s, x in zip(scales, wide, strict=True)
+    ]
 
 
 def _address(row, column, rows: int):

@@ -20,6 +20,7 @@ from jax.experimental.pallas import triton
 from pallas_kernels import reference, tuning, versions
 from pallas_kernels.caution import TRITON_PRODUCTS, choose_cautious
 from pallas_kernels.device import Device, current_device
+from pallas_kernels.reference import Norm
 from pallas_kernels.registry import find_triton
 
 _WARPS, _STAGES = 8, 1
@@ -62,31 +63,31 @@ def count_parts(rows: int, inputs: int, outputs: int, device: Device | None = No
     return parts
 
 
-def add_normalize(x, parts, scale, eps: float, *, interpret: bool = False):
+def add_normalize(x, parts, scale, norm: Norm, *, interpret: bool = False):
     """Compute `reference.add_normalize`, which also gives the derivative."""
     # Silence the warning here too: the call below may be traced already.
     versions.triton_params(_WARPS, _STAGES)
-    return _differentiable(x, parts, scale, eps, interpret)
+    return _differentiable(x, parts, scale, norm, interpret)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def _differentiable(x, parts, scale, eps, interpret):
-    return _call(x, parts, scale, eps=eps, interpret=interpret)
+def _differentiable(x, parts, scale, norm, interpret):
+    return _call(x, parts, scale, norm=norm, interpret=interpret)
 
 
-def _forward(x, parts, scale, eps, interpret):
-    return jax.vjp(lambda *arrays: reference.add_normalize(*arrays, eps), x, parts, scale)
+def _forward(x, parts, scale, norm, interpret):
+    return jax.vjp(lambda *arrays: reference.add_normalize(*arrays, norm), x, parts, scale)
 
 
-_differentiable.defvjp(_forward, lambda eps, interpret, derivative, out: derivative(out))
+_differentiable.defvjp(_forward, lambda norm, interpret, derivative, out: derivative(out))
 
 
-@functools.partial(jax.jit, static_argnames=("eps", "interpret"))
-def _call(x, parts, scale, *, eps, interpret):
+@functools.partial(jax.jit, static_argnames=("norm", "interpret"))
+def _call(x, parts, scale, *, norm, interpret):
     width = x.shape[-1]
     flat = x.reshape(-1, width)
     total, normed = pl.pallas_call(
-        functools.partial(_kernel, eps=eps),
+        functools.partial(_kernel, norm=norm),
         grid=(flat.shape[0],),
         out_shape=[jax.ShapeDtypeStruct(flat.shape, x.dtype)] * 2,
         compiler_params=versions.triton_params(_WARPS, _STAGES),
@@ -96,7 +97,7 @@ def _call(x, parts, scale, *, eps, interpret):
     return total.reshape(x.shape), normed.reshape(x.shape)
 
 
-def _kernel(x, parts, scale, total, normed, *, eps: float):
+def _kernel(x, parts, scale, total, normed, *, norm: Norm):
     """Handle one row."""
     row, width, dtype = pl.program_id(0), x.shape[1], x.dtype
     column = jnp.arange(1 << (width - 1).bit_length(), dtype=jnp.int32)
@@ -106,10 +107,11 @@ def _kernel(x, parts, scale, total, normed, *, eps: float):
     added = load_sum(parts, at, live).astype(dtype).astype(jnp.float32)
     new = (triton.load(x.at[at], mask=live, other=0).astype(jnp.float32) + added).astype(dtype)
     wide = new.astype(jnp.float32)
-    factor = jax.lax.rsqrt(jnp.sum(wide * wide) / width + eps)
+    factor = jax.lax.rsqrt(jnp.sum(wide * wide) / width + norm.eps)
     weight = triton.load(scale.at[column], mask=live, other=0)
     triton.store(total.at[at], new, mask=live)
-    triton.store(normed.at[at], weight * (wide * factor).astype(dtype), mask=live)
+    new = reference.rescale(wide * factor, weight, norm, dtype)
+    triton.store(normed.at[at], new, mask=live)
 
 
 def load_sum(parts, at: tuple[jax.Array, ...], live: jax.Array) -> jax.Array:

@@ -21,6 +21,7 @@ import numpy as np
 import optax
 
 from jaxspec.core.config import MoEConfig, TargetConfig
+from jaxspec.core.rope import Rope
 from jaxspec.core.runtime.processes import connect
 from jaxspec.targets.transformer import Transformer
 
@@ -54,6 +55,10 @@ PRESETS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         ),
     ),
 }
+
+
+# Options of a mixture of experts, as its config names them.
+_EXPERTS = ("num_experts", "experts_per_token", "expert_ffn_size")
 
 
 @dataclasses.dataclass
@@ -110,14 +115,18 @@ def make_target_config(recipe: dict[str, Any]) -> TargetConfig:
     """
     names = {field.name for field in dataclasses.fields(TargetConfig)}
     sizes = {name: value for name, value in recipe.items() if name in names}
-    experts = [recipe.get(name) for name in ("num_experts", "experts_per_token", "expert_ffn_size")]
+    sizes["rope"] = Rope(recipe["rope_theta"])
+    experts = [recipe.get(name) for name in _EXPERTS]
     if any(experts):
         if not all(experts) or experts[1] > experts[0]:
             raise ValueError(
                 f"experts are {experts}: give num_experts, as many or fewer experts_per_token, "
                 "and expert_ffn_size"
             )
-        sizes |= {"family": "qwen3_moe", "moe": MoEConfig(*experts, normalize_weights=True)}
+        sizes |= {
+            "family": "qwen3_moe",
+            "moe": MoEConfig(**dict(zip(_EXPERTS, experts, strict=True))),
+        }
     return TargetConfig(**sizes, tie_embeddings=True)
 
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxspec.core.config import MoEConfig, RopeScaling, TargetConfig, TransformerConfig
+from jaxspec.core.config import MoEConfig, TargetConfig, layer_of, share_sizes
 from jaxspec.core.params import Params, Spec
+from jaxspec.core.rope import LinearScaling, Llama3Scaling, Rope, YarnScaling
 from jaxspec.core.runtime.near_miss import choose_one
 from jaxspec.drafters.dflash.shapes import head_config, init_head
 from jaxspec.drafters.dspark.network import DSparkConfig
@@ -34,12 +36,12 @@ DRAFTER = "jetspec"
 
 def _qwen3(hidden: int, layers: int, heads: int, ffn: int, *, tied: bool = False) -> TargetConfig:
     return TargetConfig(
-        hidden,
-        layers,
-        heads,
-        8,
-        128,
-        ffn,
+        hidden_size=hidden,
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=8,
+        head_dim=128,
+        ffn_size=ffn,
         vocab_size=151936,
         tie_embeddings=tied,
         max_positions=40960,
@@ -48,26 +50,25 @@ def _qwen3(hidden: int, layers: int, heads: int, ffn: int, *, tied: bool = False
 
 
 _QWEN3_30B = TargetConfig(
-    2048,
-    48,
-    32,
-    4,
-    128,
-    6144,
+    hidden_size=2048,
+    num_layers=48,
+    num_heads=32,
+    num_kv_heads=4,
+    head_dim=128,
+    ffn_size=6144,
     vocab_size=151936,
     max_positions=40960,
     family="qwen3_moe",
-    moe=MoEConfig(128, 8, 768, True),
+    moe=MoEConfig(num_experts=128, experts_per_token=8, expert_ffn_size=768),
 )
 _LLAMA_31_8B = TargetConfig(
-    4096,
-    32,
-    32,
-    8,
-    128,
-    14336,
-    rope_theta=5e5,
-    rope_scaling=RopeScaling(8.0, 1.0, 4.0, 8192),
+    hidden_size=4096,
+    num_layers=32,
+    num_heads=32,
+    num_kv_heads=8,
+    head_dim=128,
+    ffn_size=14336,
+    rope=Rope(5e5, Llama3Scaling(8.0, 1.0, 4.0, 8192)),
     norm_eps=1e-5,
     qk_norm=False,
     family="llama",
@@ -75,13 +76,13 @@ _LLAMA_31_8B = TargetConfig(
     max_positions=131072,
 )
 _SMOLLM2_135M = TargetConfig(
-    576,
-    30,
-    9,
-    3,
-    64,
-    1536,
-    rope_theta=1e5,
+    hidden_size=576,
+    num_layers=30,
+    num_heads=9,
+    num_kv_heads=3,
+    head_dim=64,
+    ffn_size=1536,
+    rope=Rope(1e5),
     norm_eps=1e-5,
     qk_norm=False,
     family="llama",
@@ -91,7 +92,94 @@ _SMOLLM2_135M = TargetConfig(
 )
 # The sizes of the model that ships, see jaxspec/zoo/mini.
 _MINI = TargetConfig(
-    320, 6, 5, 1, 64, 960, rope_theta=1e4, vocab_size=4096, tie_embeddings=True, max_positions=2048
+    hidden_size=320,
+    num_layers=6,
+    num_heads=5,
+    num_kv_heads=1,
+    head_dim=64,
+    ffn_size=960,
+    rope=Rope(1e4),
+    vocab_size=4096,
+    tie_embeddings=True,
+    max_positions=2048,
+)
+_QWEN25_7B = TargetConfig(
+    hidden_size=3584,
+    num_layers=28,
+    num_heads=28,
+    num_kv_heads=4,
+    head_dim=128,
+    ffn_size=18944,
+    qk_norm=False,
+    qkv_bias=True,
+    family="qwen2",
+    vocab_size=152064,
+    max_positions=32768,
+)
+
+
+def _slide(config: TargetConfig, window: int, full: Callable[[int], bool], **own: Any):
+    """Give all layers but the `full` ones a window, and fields of their own."""
+    base = layer_of(config)
+    sliding = dataclasses.replace(base, window=window, **own)
+    layers = tuple(base if full(i) else sliding for i in range(config.num_layers))
+    return dataclasses.replace(config, layers=layers)
+
+
+_GEMMA3_12B = _slide(
+    TargetConfig(
+        hidden_size=3840,
+        num_layers=48,
+        num_heads=16,
+        num_kv_heads=8,
+        head_dim=256,
+        ffn_size=15360,
+        activation="gelu_tanh",
+        rope=Rope(1e6, LinearScaling(8.0)),
+        score_scale=256**-0.5,
+        norms="sandwich",
+        norm_centred=True,
+        norm_wide=True,
+        family="gemma3_text",
+        vocab_size=262208,
+        tie_embeddings=True,
+        max_positions=131072,
+        embedding_scale=3840**0.5,
+    ),
+    1024,
+    lambda i: (i + 1) % 6 == 0,
+    rope=Rope(1e4),
+)
+_GPT_OSS_20B = _slide(
+    TargetConfig(
+        hidden_size=2880,
+        num_layers=24,
+        num_heads=64,
+        num_kv_heads=8,
+        head_dim=64,
+        ffn_size=2880,
+        rope=Rope(150000.0, YarnScaling(32.0, 4096, magnitude=1.3465735902799727, truncate=False)),
+        sinks=True,
+        norm_eps=1e-5,
+        norm_wide=True,
+        qk_norm=False,
+        qkv_bias=True,
+        o_bias=True,
+        moe=MoEConfig(
+            num_experts=32,
+            experts_per_token=4,
+            expert_ffn_size=2880,
+            score="chosen",
+            router_bias=True,
+            expert_bias=True,
+            clamp=(7.0, 1.702),
+        ),
+        family="gpt_oss",
+        vocab_size=201088,
+        max_positions=131072,
+    ),
+    128,
+    lambda i: i % 2 == 1,
 )
 ARCHITECTURES: dict[str, TargetConfig] = {
     "qwen3-0.6b": _qwen3(1024, 28, 16, 3072, tied=True),
@@ -102,6 +190,9 @@ ARCHITECTURES: dict[str, TargetConfig] = {
     "qwen3-32b": _qwen3(5120, 64, 64, 25600),
     "qwen3-30b-a3b": _QWEN3_30B,
     "llama-3.1-8b": _LLAMA_31_8B,
+    "qwen2.5-7b": _QWEN25_7B,
+    "gemma-3-12b": _GEMMA3_12B,
+    "gpt-oss-20b": _GPT_OSS_20B,
     "smollm2-135m": _SMOLLM2_135M,
     "mini": _MINI,
 }
@@ -180,8 +271,7 @@ def _specblock(spec: Spec, draft_vocab: int = 32_000) -> SpecBlockConfig:
 def _of_target(spec: Spec) -> dict[str, Any]:
     """Return the fields that a drafter of target features shares with its target."""
     target, head = spec.target, spec.drafters[0][1].feature_layers
-    fields = {field.name for field in dataclasses.fields(TransformerConfig)}
-    return {name: getattr(target, name) for name in fields - {"num_layers", "qk_norm"}} | {
+    return share_sizes(target) | {
         "vocab_size": target.vocab_size,
         "feature_layers": (head[0], head[len(head) // 2], head[-1]),
         "target_hidden_size": target.hidden_size,

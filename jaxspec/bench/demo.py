@@ -17,7 +17,8 @@ from jaxspec.io.hub import shipped
 from jaxspec.io.text.prompt_files import LabelledPrompt, read_prompts
 from jaxspec.tuner.tuner import tune
 from jaxspec.view.text import mark_round
-from jaxspec.zoo.places import PACKAGED, find_drafters, is_installed
+from jaxspec.zoo.packaged import PACKAGED, is_installed
+from jaxspec.zoo.places import find_drafters
 
 # Passages that `mini` continues, and questions that chat models answer.
 DEMO_PROMPTS = Path(__file__).with_name("demo_prompts.jsonl")

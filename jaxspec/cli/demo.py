@@ -33,18 +33,18 @@ def run(arguments: argparse.Namespace) -> int:
     import jaxspec
     from jaxspec.bench.demo import choose_demo_model, demo
     from jaxspec.view.text import wants_colour
-    from jaxspec.zoo.places import PACKAGED
+    from jaxspec.zoo.packaged import chats
 
     name, reason = (arguments.model, None) if arguments.model else choose_demo_model()
     print(reason or f"model: {name}", flush=True)
-    if arguments.template and name not in PACKAGED:
+    if arguments.template and not chats(name):
         raise ValueError(f"--template: {name} continues texts, in no chat template: leave it out")
     params = jaxspec.load(name, dtype="float32")
     print(asking.describe_template(arguments), end="")
     agreed = demo(
         params,
         params.tokenizer,
-        chat=name in PACKAGED,
+        chat=chats(name),
         max_new_tokens=arguments.max_new_tokens,
         template=arguments.template,
         colour=wants_colour(sys.stdout.isatty()),

@@ -48,6 +48,11 @@ class SequenceCache(flax.struct.PyTreeNode):
     length: jax.Array
     sequence: jax.Array
 
+    @property
+    def capacity(self) -> int:
+        """Return S."""
+        return self.k.shape[3]
+
     def prefix(self, layer: int, first: jax.Array | None = None) -> tuple:
         """Return what attention of `layer` reads, as `KVCache.prefix` does.
 
@@ -76,6 +81,11 @@ class PartCache(flax.struct.PyTreeNode):
     v: jax.Array
     length: jax.Array
     sequence: jax.Array
+
+    @property
+    def capacity(self) -> int:
+        """Return S."""
+        return self.k.shape[3]
 
     def prefix(self, layer: int, first: jax.Array | None = None) -> tuple:
         """Return what attention of `layer` reads, as `KVCache.prefix` does."""
@@ -110,6 +120,11 @@ class PackedCache(flax.struct.PyTreeNode):
 
     sequences: KVCache | PartCache
     packing: Packing
+
+    @property
+    def capacity(self) -> int:
+        """Return the rows of a sequence."""
+        return self.sequences.capacity
 
     def prefix(self, layer: int, first: jax.Array | None = None) -> PackedPrefix:
         """Return what attention of `layer` reads, see `jaxspec.targets.attention.attend`."""

@@ -6,26 +6,29 @@ They are static arguments of jitted functions: two equal configs share one compi
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
+
+from jaxspec.core.rope import Rope
 
 
-@dataclasses.dataclass(frozen=True)
-class RopeScaling:
-    """Frequency-dependent RoPE scaling of Llama 3.1 (`rope_type: llama3`; Llama 3 report, 3.2)."""
-
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    original_max_positions: int
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class MoEConfig:
-    """Sparse feed-forward layers: each token uses `experts_per_token` of `num_experts` experts.
+    """Sparse feed-forward of a layer: each token uses `experts_per_token` of `num_experts` experts.
 
     Attributes:
       num_experts, experts_per_token, expert_ffn_size: X, k and the width F of each expert.
       normalize_weights: whether the weights of a token's experts add up to one.
-      dense_layers: layers without experts.
+      score: what a router makes of its outputs: `softmax` over all experts, `chosen`: a softmax
+        over the chosen ones (gpt-oss), or `sigmoid`, with a bias that only the choice sees
+        (DeepSeek-V3, section 2.1.2).
+      weight_scale: factor of the weights.
+      groups, kept_groups: experts are chosen among those of `kept_groups` of so many groups, the
+        groups whose two best experts score highest.
+      router_bias, expert_bias: biases of the router, and of the experts' projections.
+      clamp: (limit, gain) of gpt-oss's gated activation, (up + 1) gate sigmoid(gain gate), with
+        gate and up clipped to the limit; None: as in dense layers.
+      shared_ffn_size: width of an expert that every token uses; 0: there is none.
+      shared_gate: whether that expert's result is multiplied by a sigmoid of a projection.
       devices: number of devices that each hold some of the experts whole; 1: every device holds
         all experts, or a share of each.
     """
@@ -33,60 +36,131 @@ class MoEConfig:
     num_experts: int
     experts_per_token: int
     expert_ffn_size: int
-    normalize_weights: bool
-    dense_layers: tuple[int, ...] = ()
+    normalize_weights: bool = True
+    score: str = "softmax"
+    weight_scale: float = 1.0
+    groups: int = 1
+    kept_groups: int = 1
+    router_bias: bool = False
+    expert_bias: bool = False
+    clamp: tuple[float, float] | None = None
+    shared_ffn_size: int = 0
+    shared_gate: bool = False
     devices: int = 1
 
 
-@dataclasses.dataclass(frozen=True)
-class TransformerConfig:
-    """Sizes and options of a decoder layer, for targets and drafters.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LayerConfig:
+    """Sizes and options of a decoder layer. Layers with equal configs share one trace.
 
     Attributes:
       hidden_size: width E of the residual stream.
-      num_layers: number L of decoder layers.
       num_heads: number H of query heads.
       num_kv_heads: number K of key/value heads; head h reads kv head h // (H // K).
       head_dim: D; H * D may differ from E.
       ffn_size: width F of the gated feed-forward layer.
-      rope_theta: RoPE base.
-      rope_scaling: Llama 3 scaling, or None.
-      norm_eps: RMSNorm epsilon.
+      activation: of the feed-forward's gate, `silu` or `gelu_tanh`.
+      rope: rotation of queries and keys; None: they are not rotated (SmolLM3's NoPE layers).
+      score_scale: factor of attention scores; None: D ** -0.5.
+      window: number of positions that a row sees, its own included; None: all before it.
+      sinks: whether each query head has a logit of its own in the softmax's denominator (gpt-oss).
+      norm_eps: RMSNorm's epsilon.
+      norm_centred: whether norms multiply by 1 + the stored weight (Gemma 3).
+      norm_wide: whether norms multiply in float32 and round afterwards; otherwise the normalised
+        input is rounded before.
+      norms: where norms stand: `pre`: before attention and feed-forward; `post`: over their results
+        (OLMo 2); `sandwich`: both (Gemma).
       qk_norm: normalise each head's queries and keys by RMSNorm before RoPE (Qwen3).
-      attention_bias: biases on the q, k, v and o projections.
+      qk_norm_whole: do so over all heads at once (OLMo 2).
+      qkv_bias, o_bias: biases on the q, k and v projections, and on o.
+      residual_scale: factor of what attention and feed-forward add to the stream (Granite).
+      position_growth: (a, b): queries at position p grow by 1 + a log(1 + floor(p / b)) (Ministral
+        3); None: not at all.
+      moe: sparse feed-forward in place of the dense one; None: dense.
     """
 
     hidden_size: int
-    num_layers: int
     num_heads: int
     num_kv_heads: int
     head_dim: int
     ffn_size: int
-    rope_theta: float = 1e6
-    rope_scaling: RopeScaling | None = None
+    activation: str = "silu"
+    rope: Rope | None = Rope()
+    score_scale: float | None = None
+    window: int | None = None
+    sinks: bool = False
     norm_eps: float = 1e-6
+    norm_centred: bool = False
+    norm_wide: bool = False
+    norms: str = "pre"
     qk_norm: bool = True
-    attention_bias: bool = False
+    qk_norm_whole: bool = False
+    qkv_bias: bool = False
+    o_bias: bool = False
+    residual_scale: float = 1.0
+    position_growth: tuple[float, float] | None = None
+    moe: MoEConfig | None = None
 
 
-@dataclasses.dataclass(frozen=True)
+_LAYER_FIELDS = tuple(field.name for field in dataclasses.fields(LayerConfig))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransformerConfig(LayerConfig):
+    """Decoder layers that are all alike, for targets and drafters.
+
+    Attributes:
+      num_layers: number L of decoder layers.
+    """
+
+    num_layers: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TargetConfig(TransformerConfig):
     """A target language model.
 
     Attributes:
-      family: name of a record in `jaxspec.targets`: `qwen3`, `llama`, `qwen3_moe`, or one of your
-        own.
+      family: name of a record in `jaxspec.targets.families`, or one of your own.
       vocab_size: number V of rows of the embedding table; may exceed the tokenizer's vocabulary.
       tie_embeddings: whether the output projection is the transposed embedding table.
       max_positions: length of the longest sequence that the model was made for.
-      moe: sparse layers, or None for a dense model.
+      embedding_scale: factor of the embeddings (Gemma: E ** 0.5).
+      logit_scale: factor of the logits (Granite).
+      softcap: bound c of the logits, c tanh(logits / c); None: there is none.
+      layers: configs of the layers, where they differ; empty if all are as the fields above say.
+        Those describe the model as a whole then: its full attention, and its experts.
     """
 
     family: str = "qwen3"
     vocab_size: int = 0
     tie_embeddings: bool = False
     max_positions: int = 32768
-    moe: MoEConfig | None = None
+    embedding_scale: float = 1.0
+    logit_scale: float = 1.0
+    softcap: float | None = None
+    layers: tuple[LayerConfig, ...] = ()
+
+    def __post_init__(self):
+        if self.layers and len(self.layers) != self.num_layers:
+            raise ValueError(f"{len(self.layers)} configs of {self.num_layers} layers")
+
+    def layer(self, index: int) -> LayerConfig:
+        """Return the config of a layer."""
+        return self.layers[index] if self.layers else layer_of(self)
+
+    def list_layers(self) -> tuple[LayerConfig, ...]:
+        """List the configs of all layers."""
+        return self.layers or (layer_of(self),) * self.num_layers
+
+    def count_sparse(self) -> int:
+        """Count the layers with experts."""
+        return sum(layer.moe is not None for layer in self.list_layers())
+
+
+def layer_of(config: LayerConfig) -> LayerConfig:
+    """Return what a config says of one of its layers."""
+    return LayerConfig(**{name: getattr(config, name) for name in _LAYER_FIELDS})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -123,3 +197,12 @@ class FeatureDrafterConfig(TransformerConfig, DrafterConfig):
     """
 
     target_hidden_size: int = 0
+
+
+# What drafters take over from their target: sizes, and how positions and norms count.
+_SHARED = ("hidden_size", "num_heads", "num_kv_heads", "head_dim", "ffn_size", "rope", "norm_eps")
+
+
+def share_sizes(target: TargetConfig) -> dict[str, Any]:
+    """Return the fields of a `LayerConfig` that layers of a drafter take over from its target."""
+    return {name: getattr(target, name) for name in _SHARED}

@@ -25,6 +25,11 @@ class KVCache(flax.struct.PyTreeNode):
     v: jax.Array
     length: jax.Array
 
+    @property
+    def capacity(self) -> int:
+        """Return S."""
+        return self.k.shape[3]
+
     def prefix(self, layer: int, first: jax.Array | None = None) -> tuple:
         """Return what attention of `layer` reads, see `pallas_kernels.reference.tree_attention`."""
         return self.k, self.v, layer, self.length, first

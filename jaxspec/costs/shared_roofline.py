@@ -66,7 +66,7 @@ def count_weights(config: TargetConfig, devices: int, itemsize: float = 2) -> We
     """
     c, width = config, config.hidden_size
     attention = width * c.head_dim * (2 * c.num_heads + 2 * _kv_heads(config, devices))
-    sparse = 0 if c.moe is None else c.num_layers - len(c.moe.dense_layers)
+    sparse = c.count_sparse()
     dense = 3 * width * c.ffn_size * (c.num_layers - sparse)
     table = c.vocab_size * width
     shared = c.num_layers * attention + dense + table

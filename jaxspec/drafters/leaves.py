@@ -23,7 +23,7 @@ def list_layer_leaves(
       prefix: start of the layer's tensor names.
       outputs: width of the feed-forward's result; None: `config.hidden_size`.
     """
-    width, bias = config.hidden_size, config.attention_bias
+    width, bias = config.hidden_size, config.qkv_bias
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     attention, names, mlp = (*path, "attention"), f"{prefix}self_attn", f"{prefix}mlp"
     leaves = [
@@ -31,7 +31,7 @@ def list_layer_leaves(
         *linear(
             (*attention, "kv"), [f"{names}.{x}_proj" for x in "kv"], inputs, [keys, keys], bias
         ),
-        *linear((*attention, "o"), [f"{names}.o_proj"], queries, [width], bias),
+        *linear((*attention, "o"), [f"{names}.o_proj"], queries, [width], config.o_bias),
         vector((*path, "mlp_norm"), f"{prefix}post_attention_layernorm", width),
         *linear(
             (*path, "mlp", "gate_up"),

@@ -12,8 +12,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.drafters.base import whole_vocabulary
-from jaxspec.targets.layers import Attention, GatedMLP, RMSNorm
+from jaxspec.targets.layers import Attention
 from jaxspec.targets.linear import Linear
+from jaxspec.targets.mlp import GatedMLP
+from jaxspec.targets.norm import RMSNorm, norm_of
 
 
 class PairLayer(nn.Module):
@@ -27,12 +29,12 @@ class PairLayer(nn.Module):
         """Declare the fusion of features, the norms, the layer and what follows it."""
         c = self.config
         self.fc = Linear(c.hidden_size)
-        self.token_norm = RMSNorm(c.norm_eps)
-        self.feature_norm = RMSNorm(c.norm_eps)
+        self.token_norm = RMSNorm(norm_of(c))
+        self.feature_norm = RMSNorm(norm_of(c))
         self.attention = Attention(c)
-        self.mlp_norm = RMSNorm(c.norm_eps)
+        self.mlp_norm = RMSNorm(norm_of(c))
         self.mlp = GatedMLP(c)
-        self.norm = RMSNorm(c.norm_eps)
+        self.norm = RMSNorm(norm_of(c))
 
     def fuse(self, features: jax.Array) -> jax.Array:
         """Fuse target features [..., len(feature_layers) * Et] to [..., E]."""

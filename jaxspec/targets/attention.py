@@ -6,21 +6,49 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.cache import PackedPrefix
+from pallas_kernels.reference import WORD
 from pallas_kernels.registry import Problem, resolve_kernel
 
 
-def attend(q, k, v, positions, *, mask=None, prefix=None, window=None) -> jax.Array:
+def attend(
+    q, k, v, positions, *, mask=None, prefix=None, window=None, scale=None, sinks=None
+) -> jax.Array:
     """Compute `pallas_kernels.reference.tree_attention` with the implementation of the registry.
 
     With a `PackedPrefix`, q, k and v hold packed rows [1, R, ...] of B sequences, and `mask` is of
     each sequence's own rows [B, N, W]; see `pallas_kernels.attention.packed_attention.by_sequence`.
     """
     operation, given = "tree_attention", {"mask": mask, "prefix": prefix, "window": window}
+    given |= {"scale": scale, "sinks": sinks}
     if isinstance(prefix, PackedPrefix):
         operation = "packed_attention"
         given |= {"prefix": prefix.whole, "packing": prefix.packing}
     problem = Problem.of(q, k, v, given["prefix"])
     return resolve_kernel(operation, problem)(q, k, v, positions, **given)
+
+
+def mask_window(
+    mask: jax.Array | None, positions: jax.Array, keys: jax.Array, window: int
+) -> jax.Array:
+    """Take from a mask of new rows what lies outside of each row's window.
+
+    Args:
+      mask: uint32 [B, T, ceil(R / 32)], or None: causal, with R = T.
+      positions: int32 [B, T], of the rows that see.
+      keys: int32 [B, R], of the rows that are seen.
+      window: a row at position p sees positions above p - window.
+
+    Returns:
+      uint32 [B, T, ceil(R / 32)].
+    """
+    count = keys.shape[1]
+    inside = keys[:, None, :] > positions[:, :, None] - window
+    if mask is None:
+        inside = inside & jnp.tri(count, dtype=bool)
+    padded = jnp.pad(inside, [(0, 0), (0, 0), (0, -count % WORD)])
+    bits = padded.reshape(*inside.shape[:2], -1, WORD).astype(jnp.uint32)
+    words = (bits << jnp.arange(WORD, dtype=jnp.uint32)).sum(-1, dtype=jnp.uint32)
+    return words if mask is None else mask & words
 
 
 def full_mask(batch: int, rows: int, size: jax.Array | None = None) -> jax.Array:

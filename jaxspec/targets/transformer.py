@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -12,10 +12,12 @@ import jax.numpy as jnp
 from jaxspec.core.cache import PackedCache, PartCache, SequenceCache
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.state import KVCache
+from jaxspec.targets.attention import mask_window
 from jaxspec.targets.head import declare_head
-from jaxspec.targets.layers import DecoderLayer, GatedMLP, RMSNorm, rope_table
+from jaxspec.targets.layers import DecoderLayer
 from jaxspec.targets.linear import declare, look_up, multiply
-from jaxspec.targets.moe import SparseMLP
+from jaxspec.targets.norm import RMSNorm, add_normalize, norm_of
+from jaxspec.targets.rope import rope_table
 
 
 class ForwardOutput(NamedTuple):
@@ -34,9 +36,25 @@ class ForwardOutput(NamedTuple):
     v: jax.Array
 
 
+class Earlier(NamedTuple):
+    """R rows that are not in the cache, among which the new rows of a forward go.
+
+    Attributes:
+      k, v: [L, B, R, K, D].
+      row: int32 [], where the new rows go.
+      positions: int32 [B, R], positions of all of these rows.
+    """
+
+    k: jax.Array
+    v: jax.Array
+    row: jax.Array
+    positions: jax.Array
+
+
 def _run_now(layer: DecoderLayer, x, normed, rope, positions, mask, prefix, earlier):
     """Run `between_norms` of a layer as part of the module that it belongs to."""
-    return layer.between_norms(x, normed, rope, positions, mask, prefix, earlier=earlier)
+    window = layer.config.window
+    return layer.between_norms(x, normed, rope, positions, mask, prefix, window, earlier)
 
 
 def _run_shared(layer: DecoderLayer, *args):
@@ -53,7 +71,7 @@ def _run_alike(layer: DecoderLayer, variables, *args):
 
 
 class Transformer(nn.Module):
-    """Decoder-only transformer of the Qwen3, Llama 3 and Qwen3-MoE families.
+    """Decoder-only transformer, as its config's records say; it knows no family.
 
     With `axis`, this is one device's share of it, see `jaxspec.targets.sharding`.
     """
@@ -64,12 +82,8 @@ class Transformer(nn.Module):
     def setup(self):
         c = self.config
         self.embedding = declare(self, "embedding", (c.vocab_size, c.hidden_size), axis=-1)
-        sparse = [c.moe is not None and i not in c.moe.dense_layers for i in range(c.num_layers)]
-        self.layers = [
-            DecoderLayer(c, SparseMLP if is_sparse else GatedMLP, True, self.axis)
-            for is_sparse in sparse
-        ]
-        self.norm = RMSNorm(c.norm_eps)
+        self.layers = [DecoderLayer(layer, True, self.axis) for layer in c.list_layers()]
+        self.norm = RMSNorm(norm_of(c))
         own = None if c.tie_embeddings else declare_head(self, c.hidden_size, c.vocab_size)
         self.head = own or self.embedding
 
@@ -80,7 +94,7 @@ class Transformer(nn.Module):
         cache: KVCache | SequenceCache | PartCache | PackedCache | None = None,
         mask: jax.Array | None = None,
         feature_layers: tuple[int, ...] = (),
-        earlier: tuple[jax.Array, jax.Array, jax.Array] | None = None,
+        earlier: Earlier | None = None,
     ) -> ForwardOutput:
         """Run T new rows.
 
@@ -90,19 +104,27 @@ class Transformer(nn.Module):
           mask: uint32 [B, T, W], which new rows each new row sees; None is causal.
           feature_layers: layers to return the outputs of, 0-based; -1 means the embeddings,
             `num_layers` the hidden state after the final norm.
-          earlier: (k, v [L, B, R, K, D], row): further rows that are not in the cache. The new rows
-            go in from `row` on, and `mask` is [B, T, ceil(R / 32)].
+          earlier: further rows that are not in the cache; `mask` is [B, T, ceil(R / 32)] then.
         """
-        rope = rope_table(positions, self.config)
+        layers = self.config.list_layers()
+        ropes = {(c.rope, c.head_dim): c for c in layers}
+        capacity = tokens.shape[1] if cache is None else cache.capacity
+        ropes = {key: rope_table(positions, c, capacity) for key, c in ropes.items()}
+        masks = {
+            window: _mask_window(window, positions, cache, mask, earlier)
+            for window in {c.window for c in layers}
+        }
         x = self.embed(tokens)
         norms = [*(layer.attention_norm for layer in self.layers), self.norm]
-        normed, features, keys, values = norms[0](x), {-1: x}, [], []
-        for i, layer in enumerate(self.layers):
+        normed = x if norms[0] is None else norms[0](x)
+        features, keys, values = {-1: x}, [], []
+        for i, (layer, c) in enumerate(zip(self.layers, layers, strict=True)):
             prefix = None if cache is None else cache.prefix(i)
-            rows = None if earlier is None else (earlier[0][i], earlier[1][i], earlier[2])
+            rows = None if earlier is None else (earlier.k[i], earlier.v[i], earlier.row)
             run = _run_now if self.is_initializing() else _run_shared
-            x, parts, (k, v) = run(layer, x, normed, rope, positions, mask, prefix, rows)
-            x, normed = norms[i + 1].add_normalize(x, parts, cache is not None)
+            given = ropes[c.rope, c.head_dim], positions, masks[c.window], prefix, rows
+            x, parts, (k, v) = run(layer, x, normed, *given)
+            x, normed = add_normalize(norms[i + 1], x, parts, cache is not None)
             keys.append(k)
             values.append(v)
             features[i] = x
@@ -117,14 +139,34 @@ class Transformer(nn.Module):
         )
 
     def embed(self, tokens: jax.Array) -> jax.Array:
-        """Look up embeddings [..., E] of `tokens`."""
-        return look_up(
+        """Look up embeddings [..., E] of `tokens`, and scale them as the model does."""
+        found = look_up(
             self.embedding, tokens, lambda: self.variables["params"]["norm"]["scale"].dtype
         )
+        scale = self.config.embedding_scale
+        return found if scale == 1 else found * jnp.asarray(scale, found.dtype)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Compute next-token logits [..., V] from hidden states after the final norm.
 
         They are in the weights' dtype.
         """
-        return multiply(hidden, self.head)
+        logits, c = multiply(hidden, self.head), self.config
+        logits = logits if c.logit_scale == 1 else logits * c.logit_scale
+        return logits if c.softcap is None else c.softcap * jnp.tanh(logits / c.softcap)
+
+
+def _mask_window(
+    window: int | None,
+    positions: jax.Array,
+    cache: Any,
+    mask: jax.Array | None,
+    earlier: Earlier | None,
+) -> jax.Array | None:
+    """Return which new rows each new row of a layer with this window sees, see `Transformer`."""
+    if isinstance(cache, PackedCache):  # the mask is of each sequence's own rows
+        positions = positions[0][cache.packing.place]
+    keys = positions if earlier is None else earlier.positions
+    if window is None or keys.shape[1] <= window:
+        return mask
+    return mask_window(mask, positions, keys, window)

@@ -9,11 +9,12 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from jaxspec.core.config import TargetConfig, TransformerConfig
+from jaxspec.core.config import TargetConfig
 from jaxspec.io.quantised.tensors import QuantisedTensors
 from jaxspec.io.weights.load_tree import read_tree
-from jaxspec.io.weights.weight_map import Leaf, linear, vector, write_tree
+from jaxspec.io.weights.weight_map import Leaf, vector, write_tree
 from jaxspec.targets.families.registry import family_of
+from jaxspec.targets.layer_leaves import list_attention, list_experts, list_mlp, list_norms
 from jaxspec.targets.layouts import quant
 from jaxspec.targets.layouts.held import plan_reading, shape_groups
 
@@ -111,12 +112,14 @@ def stored_name(config: TargetConfig, name: str) -> str:
 
 def _leaves(config: TargetConfig) -> list[Leaf]:
     """List the leaves with Llama's names of tensors."""
-    vocab, width = config.vocab_size, config.hidden_size
+    vocab, width, family = config.vocab_size, config.hidden_size, family_of(config)
     leaves = [Leaf(("embedding",), ((EMBEDDING,),), ((vocab, width),))]
-    for i in range(config.num_layers):
-        sparse = config.moe is not None and i not in config.moe.dense_layers
-        mlp = _sparse_leaves(config, i) if sparse else _mlp_leaves(config, i, "model.")
-        leaves += _attention_leaves(config, i, "model.", fused=True) + mlp
+    for i, layer in enumerate(config.list_layers()):
+        leaves += list_norms(layer, i) + list_attention(layer, i, fused=True, joined=family.fused)
+        if layer.moe is None:
+            leaves += list_mlp(layer, i, joined=family.fused)
+        else:
+            leaves += (family.list_sparse or list_experts)(layer, i)
     leaves.append(vector(("norm",), "model.norm", width))
     if not config.tie_embeddings:
         leaves.append(Leaf(("lm_head",), ((HEAD,),), ((vocab, width),), transpose=True))
@@ -126,76 +129,3 @@ def _leaves(config: TargetConfig) -> list[Leaf]:
 def is_rotary_table(name: str) -> bool:
     """Whether a tensor holds rotary frequencies, which some writers save and nothing reads."""
     return name.rpartition(".")[2] in _ROTARY
-
-
-def decoder_layer_leaves(config: TransformerConfig, index: int, prefix: str) -> list[Leaf]:
-    """List the leaves of a dense decoder layer; its tensors are `{prefix}layers.{index}.*`."""
-    return _attention_leaves(config, index, prefix, fused=False) + _mlp_leaves(
-        config, index, prefix
-    )
-
-
-def _attention_leaves(
-    config: TransformerConfig, index: int, prefix: str, fused: bool
-) -> list[Leaf]:
-    """List the leaves of a layer's attention and both norms; `fused` as in `layers.Attention`."""
-    path, layer, c = (f"layers_{index}",), f"{prefix}layers.{index}", config
-    width, queries, keys, bias = (
-        c.hidden_size,
-        c.num_heads * c.head_dim,
-        c.num_kv_heads * c.head_dim,
-        c.attention_bias,
-    )
-    attention, names = (*path, "attention"), f"{layer}.self_attn"
-    parts = {"q": queries, "k": keys, "v": keys}
-    leaves = [
-        vector((*path, "attention_norm"), f"{layer}.input_layernorm", width),
-        vector((*path, "mlp_norm"), f"{layer}.post_attention_layernorm", width),
-    ]
-    for name in ("qkv",) if fused else ("q", "kv"):
-        leaves += linear(
-            (*attention, name),
-            [f"{names}.{x}_proj" for x in name],
-            width,
-            [parts[x] for x in name],
-            bias,
-        )
-    leaves += [
-        *linear((*attention, "o"), [f"{names}.o_proj"], queries, [width], bias),
-    ]
-    if c.qk_norm:
-        leaves += [vector((*attention, f"{x}_norm"), f"{names}.{x}_norm", c.head_dim) for x in "qk"]
-    return leaves
-
-
-def _mlp_leaves(config: TransformerConfig, index: int, prefix: str) -> list[Leaf]:
-    path, names = (f"layers_{index}", "mlp"), f"{prefix}layers.{index}.mlp"
-    width, ffn = config.hidden_size, config.ffn_size
-    return [
-        *linear(
-            (*path, "gate_up"), [f"{names}.gate_proj", f"{names}.up_proj"], width, [ffn, ffn], False
-        ),
-        *linear((*path, "down"), [f"{names}.down_proj"], ffn, [width], False),
-    ]
-
-
-def _sparse_leaves(config: TargetConfig, index: int) -> list[Leaf]:
-    moe, width = config.moe, config.hidden_size
-    path, names = (f"layers_{index}", "mlp"), f"model.layers.{index}.mlp"
-    experts, ffn = [f"{names}.experts.{e}" for e in range(moe.num_experts)], moe.expert_ffn_size
-    gate_up = tuple(
-        (f"{expert}.gate_proj.weight", f"{expert}.up_proj.weight") for expert in experts
-    )
-    down = tuple((f"{expert}.down_proj.weight",) for expert in experts)
-    return [
-        Leaf(
-            (*path, "router"),
-            ((f"{names}.gate.weight",),),
-            ((moe.num_experts, width),),
-            transpose=True,
-        ),
-        Leaf(
-            (*path, "gate_up"), gate_up, ((ffn, width), (ffn, width)), transpose=True, stacked=True
-        ),
-        Leaf((*path, "down"), down, ((width, ffn),), transpose=True, stacked=True),
-    ]

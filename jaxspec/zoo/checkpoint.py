@@ -21,18 +21,13 @@ from jaxspec.io.text.tokenizer import Tokenizer, eos_ids, load_tokenizer
 from jaxspec.io.weights.config_entries import read_entries
 from jaxspec.targets import weights as target_weights
 from jaxspec.targets.families.hf_config import target_config
-from jaxspec.targets.gguf import GgufWeights
+from jaxspec.targets.gguf_files.tensors import GgufWeights
 from jaxspec.targets.layouts import quant
 from jaxspec.targets.sharding.place import replicate
 from jaxspec.targets.sharding.read import read_shared
 from jaxspec.targets.sharding.shares import choose_experts, widen
 from jaxspec.zoo.drafters import find_sources, load_drafters, rank_drafters, read_configs
-from jaxspec.zoo.places import (
-    find_drafters,
-    open_target,
-    read_order,
-    resolve_model,
-)
+from jaxspec.zoo.places import find_drafters, open_target, read_order, resolve_model
 
 # Tokens without an embedding row that a tokenizer may have beside those that it calls added.
 _FEW = 16

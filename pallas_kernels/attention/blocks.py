@@ -14,11 +14,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from pallas_kernels import reference
-from pallas_kernels.attention.frame import differentiable
+from pallas_kernels.attention.frame import Scoring, differentiable
 from pallas_kernels.device import current_device
 from pallas_kernels.reference import (
     LOWEST,
     fold_queries,
+    fold_sinks,
     new_rows_seen,
     place_of,
     unfold_queries,
@@ -28,27 +29,28 @@ from pallas_kernels.tuning import Problem, Steps, live_steps
 _product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 
-def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None):
+def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None, scale=None, sinks=None):
     """Compute `pallas_kernels.reference.tree_attention`; `prefix` must be given.
 
     The derivative is the reference's, which then also computes the value.
     """
     steps = live_steps(Problem.of(q, k, v, prefix), current_device())
-    return _attend(q, k, v, positions, mask, prefix, window, steps, False)
+    scoring = Scoring(window, scale)
+    return _attend(q, k, v, positions, mask, prefix, sinks, scoring, steps, False)
 
 
-def _call(q, k, v, cache_k, cache_v, rest, *, window, cut: Steps, interpret: bool):
-    layer, length, first, positions, mask = rest
+def _call(q, k, v, cache_k, cache_v, rest, *, scoring: Scoring, cut: Steps, interpret: bool):
+    layer, length, first, positions, mask, sinks = rest
     prefix = (cache_k, cache_v, layer, length, first)
     if cut.keys is None:
-        return _on_parts(q, k, v, positions, mask, prefix, window, cut.parts)
-    return _in_blocks(q, k, v, positions, mask, prefix, window, cut.keys)
+        return _on_parts(q, k, v, positions, mask, prefix, scoring, sinks, cut.parts)
+    return _in_blocks(q, k, v, positions, mask, prefix, scoring, sinks, cut.keys)
 
 
 _attend = differentiable(_call)
 
 
-def _on_parts(q, k, v, positions, mask, prefix, window, parts: tuple[int, ...]):
+def _on_parts(q, k, v, positions, mask, prefix, scoring, sinks, parts: tuple[int, ...]):
     """Run the reference on the first `parts[i]` rows of the cache, for the smallest part that holds
     all live rows.
     """
@@ -62,7 +64,7 @@ def _on_parts(q, k, v, positions, mask, prefix, window, parts: tuple[int, ...]):
                 for cache in (cache_k, cache_v)
             ]
             return reference.tree_attention(
-                q, k, v, positions, mask, (*part, 0, length, first), window
+                q, k, v, positions, mask, (*part, 0, length, first), *scoring, sinks
             )
 
         return attend
@@ -72,11 +74,11 @@ def _on_parts(q, k, v, positions, mask, prefix, window, parts: tuple[int, ...]):
     return lax.switch(chosen, [on(rows) for rows in parts], layer)
 
 
-def _in_blocks(q, k, v, positions, mask, prefix, window, keys: int):
+def _in_blocks(q, k, v, positions, mask, prefix, scoring: Scoring, sinks, keys: int):
     """Attend to the new rows, then to the live rows of the cache, `keys` of them at a time."""
     cache_k, cache_v, layer, length, first = prefix
     batch, _, kv_heads, dim = k.shape
-    folded = fold_queries(q, kv_heads)
+    folded, window = fold_queries(q, kv_heads, scoring.scale), scoring.window
     capacity, begin = cache_k.shape[3], jnp.zeros_like(length) if first is None else first
     end = begin + length
     start = begin
@@ -99,6 +101,8 @@ def _in_blocks(q, k, v, positions, mask, prefix, window, keys: int):
         return _online(folded, *block, seen, state)
 
     state = _begin(folded, k.swapaxes(1, 2), v.swapaxes(1, 2), new_rows_seen(q, k, mask))
+    if sinks is not None:
+        state = _add_sinks(fold_sinks(sinks, kv_heads, q.shape[1]), state)
     count = -(-jnp.max(end) // keys)
     total, top, weight = lax.fori_loop(jnp.min(start) // keys, count, step, state)
     # Rows that see nothing have collected weights of masked keys.
@@ -116,6 +120,14 @@ def _begin(folded, keys, values, seen):
     top = scores.max(axis=-1)
     total, weight = _weigh(scores, top, values)
     return total, top, weight
+
+
+def _add_sinks(sinks, state):
+    """Add logits [1, K, M] that have no values to the online softmax of `_begin`."""
+    total, top, weight = state
+    new_top = jnp.maximum(top, sinks)
+    shrink = jnp.exp(top - new_top)
+    return total * shrink[..., None], new_top, weight * shrink + jnp.exp(sinks - new_top)
 
 
 def _online(folded, keys, values, seen, state):

@@ -17,13 +17,16 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from pallas_kernels import versions
+from pallas_kernels.attention.frame import Scoring
 from pallas_kernels.attention.program import Rows, launch, run_program
 from pallas_kernels.device import current_device
 from pallas_kernels.registry import resolve_kernel
 from pallas_kernels.tuning import Problem, Tiles, packed_tiles
 
 
-def by_sequence(q, k, v, positions, mask, prefix, packing, window=None) -> jax.Array:
+def by_sequence(
+    q, k, v, positions, mask, prefix, packing, window=None, scale=None, sinks=None
+) -> jax.Array:
     """Compute attention of packed rows, laid out by sequence, with `pallas_kernels.reference` or
     another implementation of `tree_attention` that the registry chooses.
 
@@ -38,7 +41,7 @@ def by_sequence(q, k, v, positions, mask, prefix, packing, window=None) -> jax.A
         int32 [B, N], the packed row of each row of a sequence; count int32 [B], rows of each
         sequence). Rows of a sequence are consecutive and in order, as the sequences are; those
         after the last are padding, R in all.
-      window: int or None; a row at position p sees prefix positions above p - window.
+      window, scale, sinks: see `pallas_kernels.reference.tree_attention`.
 
     Returns:
       [1, R, H, D] in q's dtype; zeros for rows that see nothing, anything for padding.
@@ -46,12 +49,24 @@ def by_sequence(q, k, v, positions, mask, prefix, packing, window=None) -> jax.A
     slot, row, place, _ = packing
     laid_out = [x[0][place] for x in (q, k, v, positions)]
     attend = resolve_kernel("tree_attention", Problem.of(*laid_out[:3], prefix))
-    out = attend(*laid_out, mask=mask, prefix=prefix, window=window)
+    given = {"window": window, "scale": scale, "sinks": sinks}
+    out = attend(*laid_out, mask=mask, prefix=prefix, **given)
     return out[slot, row][None]
 
 
 def packed_attention(
-    q, k, v, positions, mask, prefix, packing, window=None, *, interpret: bool = False
+    q,
+    k,
+    v,
+    positions,
+    mask,
+    prefix,
+    packing,
+    window=None,
+    scale=None,
+    sinks=None,
+    *,
+    interpret: bool = False,
 ) -> jax.Array:
     """Compute `by_sequence` of rows as they lie; padding gives zeros. It has no derivative."""
     cache_k, cache_v, layer, length, first = prefix
@@ -62,13 +77,13 @@ def packed_attention(
     # Silence the warning here too: the call below may be traced already.
     versions.triton_params(cut.warps, cut.stages)
     layer = jnp.asarray(layer, jnp.int32)
-    rest = layer, first, positions, mask, table
-    return _call(q, k, v, cache_k, cache_v, rest, window=window, cut=cut, interpret=interpret)
+    rest, scoring = (layer, first, positions, mask, table, sinks), Scoring(window, scale)
+    return _call(q, k, v, cache_k, cache_v, rest, scoring=scoring, cut=cut, interpret=interpret)
 
 
-def interpreted(q, k, v, positions, mask, prefix, packing, window=None) -> jax.Array:
+def interpreted(*args, **kwargs) -> jax.Array:
     """Compute `packed_attention` in Pallas' interpreter, on any device: slow, for tests."""
-    return packed_attention(q, k, v, positions, mask, prefix, packing, window, interpret=True)
+    return packed_attention(*args, **kwargs, interpret=True)
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
@@ -111,9 +126,9 @@ def most_tiles(rows: int, sequences: int, most: int) -> int:
     return begun + (rows - begun) // most
 
 
-@functools.partial(jax.jit, static_argnames=("window", "cut", "interpret"))
-def _call(q, k, v, cache_k, cache_v, rest, *, window, cut: Tiles, interpret: bool):
-    layer, first, positions, mask, table = rest
+@functools.partial(jax.jit, static_argnames=("scoring", "cut", "interpret"))
+def _call(q, k, v, cache_k, cache_v, rest, *, scoring: Scoring, cut: Tiles, interpret: bool):
+    layer, first, positions, mask, table, sinks = rest
     (rows, heads), kv_heads = q.shape[1:3], k.shape[2]
     group = heads // kv_heads
     inputs = {
@@ -128,10 +143,12 @@ def _call(q, k, v, cache_k, cache_v, rest, *, window, cut: Tiles, interpret: boo
     }
     if first is not None:
         inputs["first"] = first, _block(first)
-    if window is not None:
+    if scoring.window is not None:
         inputs["positions"] = positions, _block(positions, first=True)
+    if sinks is not None:
+        inputs["sinks"] = sinks, _block(sinks)
     padded = -(-rows * group // cut.rows) * cut.rows
-    kernel = functools.partial(_kernel, group=group, window=window, cut=cut)
+    kernel = functools.partial(_kernel, group=group, scoring=scoring, cut=cut)
     grid = table.shape[0], kv_heads
     return launch("packed_attention", kernel, inputs, grid, padded, kv_heads, cut, interpret)
 
@@ -150,10 +167,10 @@ def _block(array, head: int | None = None, first: bool = False) -> pl.BlockSpec:
     return pl.BlockSpec(tuple(sizes), index)
 
 
-def _kernel(*refs, names, group: int, window: int | None, cut: Tiles):
+def _kernel(*refs, names, group: int, scoring: Scoring, cut: Tiles):
     """Handle a tile with a part of the prefix, with the new rows, or with both, for one kv head."""
     ref, out = dict(zip(names, refs, strict=False)), refs[len(names) :]
     part, tile, head = (pl.program_id(axis) for axis in range(3))
     sequence, start, end, begin, count, length = (ref["tiles"][tile, i] for i in range(6))
     own = Rows((sequence,), start * group, end, begin, count, length)
-    run_program(ref, out, own, part, head, group=group, window=window, cut=cut)
+    run_program(ref, out, own, part, head, group=group, scoring=scoring, cut=cut)

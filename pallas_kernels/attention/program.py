@@ -19,6 +19,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 from pallas_kernels import versions
+from pallas_kernels.attention.frame import Scoring
 from pallas_kernels.attention.merge import load_rows, merge, store_rows
 from pallas_kernels.tuning import LEAST_STEPS, TREE_KEYS, Tiles
 
@@ -55,14 +56,15 @@ def run_program(
     head,
     *,
     group: int,
-    window: int | None,
+    scoring: Scoring,
     cut: Tiles,
 ) -> None:
     """Handle a part of the prefix, the new rows, or both, for the query rows of one kv head.
 
     Args:
       ref: q [T, H, D]; k, v [R, D]; cache_k, cache_v [L, S, D], or [L, B, S, D] if `rows.sequence`
-        is given, like mask [T, W] or [B, N, W]; layer; positions [T] for a window; maybe first.
+        is given, like mask [T, W] or [B, N, W]; layer; positions [T] for a window; maybe first, and
+        sinks [H].
       out: the result [T, H, D] alone, or the partial sums of this part, see `launch`.
       part: which part; `cut.splits` is that of the new rows, unless one program takes all.
       head: the kv head.
@@ -70,21 +72,17 @@ def run_program(
     row = rows.start + jnp.arange(cut.rows, dtype=jnp.int32)
     node, live = row // group, row < rows.end * group
     q = load_rows(ref["q"], row, head, rows.end, group)
-    scale = math.log2(math.e) / math.sqrt(q.shape[-1])  # for a softmax in base 2
+    scale = math.log2(math.e) * scoring.scale_of(q.shape[-1])  # for a softmax in base 2
 
-    state = (
-        jnp.zeros(q.shape, jnp.float32),
-        jnp.full(row.shape, LOWEST, jnp.float32),
-        jnp.zeros(row.shape, jnp.float32),
-    )
+    mine = part == cut.splits if cut.splits > 1 else True
+    state = (jnp.zeros(q.shape, jnp.float32), *_begin(ref, row, live, head, group, mine))
     last = None
-    if window is not None:
+    if scoring.window is not None:
         last = (
             triton.load(ref["positions"].at[node], mask=live, other=jnp.iinfo(jnp.int32).max)
-            - window
+            - scoring.window
         )
     state = _prefix(ref, rows, q, scale, state, last, part, cut)
-    mine = part == cut.splits if cut.splits > 1 else True
     last_node = (rows.start + (cut.rows - 1)) // group - rows.begin
     total, top, weight = _tree(ref, rows, q, scale, state, node - rows.begin, live, mine, last_node)
 
@@ -98,6 +96,17 @@ def run_program(
     triton.store(out[0].at[own, :], total, mask=(live & (weight != 0))[:, None])
     triton.store(out[1].at[own], top, mask=live)
     triton.store(out[2].at[own], weight, mask=live)
+
+
+def _begin(ref, row, live, head, group: int, mine):
+    """Return the first maxima and weights: those of the rows' sinks in the part of the new rows."""
+    none = jnp.full(row.shape, LOWEST, jnp.float32), jnp.zeros(row.shape, jnp.float32)
+    if "sinks" not in ref:
+        return none
+    sink = triton.load(ref["sinks"].at[head * group + row % group], mask=live, other=0.0)
+    top = sink.astype(jnp.float32) * math.log2(math.e)
+    begun = top, jnp.ones(row.shape, jnp.float32)
+    return tuple(jnp.where(mine, one, other) for one, other in zip(begun, none, strict=True))
 
 
 def launch(

@@ -17,14 +17,24 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from pallas_kernels import versions
-from pallas_kernels.attention.frame import differentiable
+from pallas_kernels.attention.frame import Scoring, differentiable
 from pallas_kernels.attention.program import Rows, launch, run_program
 from pallas_kernels.device import current_device
 from pallas_kernels.tuning import Problem, Tiles, tiles
 
 
 def tree_attention(
-    q, k, v, positions, mask=None, prefix=None, window=None, *, interpret: bool = False
+    q,
+    k,
+    v,
+    positions,
+    mask=None,
+    prefix=None,
+    window=None,
+    scale=None,
+    sinks=None,
+    *,
+    interpret: bool = False,
 ):
     """Compute `pallas_kernels.reference.tree_attention`; `prefix` must be given.
 
@@ -33,16 +43,17 @@ def tree_attention(
     cut = tiles(Problem.of(q, k, v, prefix), current_device())
     # Silence the warning here too: the call below may be traced already.
     versions.triton_params(cut.warps, cut.stages)
-    return _attend(q, k, v, positions, mask, prefix, window, cut, interpret)
+    scoring = Scoring(window, scale)
+    return _attend(q, k, v, positions, mask, prefix, sinks, scoring, cut, interpret)
 
 
-def interpreted(q, k, v, positions, mask=None, prefix=None, window=None):
+def interpreted(*args, **kwargs):
     """Compute `tree_attention` in Pallas' interpreter, on any device: slow, for tests."""
-    return tree_attention(q, k, v, positions, mask, prefix, window, interpret=True)
+    return tree_attention(*args, **kwargs, interpret=True)
 
 
-def _call(q, k, v, cache_k, cache_v, rest, *, window, cut: Tiles, interpret: bool):
-    layer, length, first, positions, mask = rest
+def _call(q, k, v, cache_k, cache_v, rest, *, scoring: Scoring, cut: Tiles, interpret: bool):
+    layer, length, first, positions, mask, sinks = rest
     batch, rows, heads, _ = q.shape
     keys, kv_heads = k.shape[1:3]
     group = heads // kv_heads
@@ -57,9 +68,12 @@ def _call(q, k, v, cache_k, cache_v, rest, *, window, cut: Tiles, interpret: boo
         "k": (k, one(k, head=2)),
         "v": (v, one(v, head=2)),
     }
-    further = {"first": first, "mask": mask, "positions": positions if window is not None else None}
+    windowed = scoring.window is not None
+    further = {"first": first, "mask": mask, "positions": positions if windowed else None}
     inputs |= {name: (array, one(array)) for name, array in further.items() if array is not None}
-    sizes = dict(rows=rows, keys=keys, group=group, kv_heads=kv_heads, window=window, cut=cut)
+    if sinks is not None:
+        inputs["sinks"] = sinks, pl.BlockSpec(sinks.shape, lambda part, block, z: (0,))
+    sizes = dict(rows=rows, keys=keys, group=group, kv_heads=kv_heads, scoring=scoring, cut=cut)
     kernel, grid = functools.partial(_kernel, **sizes), (blocks, batch * kv_heads)
     padded = blocks * cut.rows
     return launch("tree_attention", kernel, inputs, grid, padded, kv_heads, cut, interpret)
@@ -85,7 +99,7 @@ _attend = differentiable(_call)
 
 
 def _kernel(
-    *refs, names, rows: int, keys: int, group: int, kv_heads: int, window: int | None, cut: Tiles
+    *refs, names, rows: int, keys: int, group: int, kv_heads: int, scoring: Scoring, cut: Tiles
 ):
     """Handle a part of the prefix, the tree, or both, for a block of query rows.
 
@@ -94,4 +108,4 @@ def _kernel(
     ref, out = dict(zip(names, refs, strict=False)), refs[len(names) :]
     part, block, head = pl.program_id(0), pl.program_id(1), pl.program_id(2) % kv_heads
     own = Rows((), block * cut.rows, rows, 0, jnp.int32(keys), ref["length"][...])
-    run_program(ref, out, own, part, head, group=group, window=window, cut=cut)
+    run_program(ref, out, own, part, head, group=group, scoring=scoring, cut=cut)

@@ -246,7 +246,8 @@ def test_what_updates_cost():
 @pytest.mark.parametrize("method", ["medusa", pytest.param("eagle3", marks=pytest.mark.slow)])
 def test_updates_are_measured(method):
     prompts = [LabelledPrompt("x", tokens) for tokens in toys.PROMPTS[:2]]
-    given = {"options": toys.ADAPT, "decode": toys.FLAT}
+    builder = {"medusa": "best_first", "eagle3": "dynamic"}[method]
+    given = {"options": toys.ADAPT, "decode": toys.FLAT | {"builder": builder}}
     report = measure_updates(toys.make_params(method), prompts, repeats=2, **given)
     assert (report["steps"], report["tests"]) == (8, 16)
     took = {name: one["seconds"] for name, one in report["parts"].items()}

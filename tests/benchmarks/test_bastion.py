@@ -25,7 +25,15 @@ from jaxspec.io.text.prompt_files import LabelledPrompt
 
 GOLDEN = SHIPPED / "dflash"
 PROMPTS = [LabelledPrompt(domain, [1]) for domain in ("math", "math", "code", "code")]
-TARGET = TargetConfig(16, 2, 2, 1, 8, 24, vocab_size=32)
+TARGET = TargetConfig(
+    hidden_size=16,
+    num_layers=2,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=8,
+    ffn_size=24,
+    vocab_size=32,
+)
 
 
 def make_round(probabilities, accepted):

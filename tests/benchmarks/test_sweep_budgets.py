@@ -275,7 +275,17 @@ def test_rules_name_their_costs_and_their_correction():
 def timings(monkeypatch):
     """A model whose rounds are measured without running; the widths of each measurement."""
     params = SimpleNamespace(
-        spec=SimpleNamespace(target=TargetConfig(16, 2, 2, 1, 8, 24, vocab_size=32)),
+        spec=SimpleNamespace(
+            target=TargetConfig(
+                hidden_size=16,
+                num_layers=2,
+                num_heads=2,
+                num_kv_heads=1,
+                head_dim=8,
+                ffn_size=24,
+                vocab_size=32,
+            )
+        ),
         dtype=np.dtype("float32"),
     )
     asked = []

@@ -217,7 +217,15 @@ def test_blocks_that_were_never_trained_warn(mini):
 
 def test_arrays_are_token_ids():
     assert not is_batch(jnp.array([1, 2])) and is_batch(np.array([[1, 2], [3, 4]]))
-    config = TargetConfig(8, 1, 1, 1, 8, 8, vocab_size=10)
+    config = TargetConfig(
+        hidden_size=8,
+        num_layers=1,
+        num_heads=1,
+        num_kv_heads=1,
+        head_dim=8,
+        ffn_size=8,
+        vocab_size=10,
+    )
     assert to_ids(jnp.array([1, 2]), None, config) == [1, 2]
 
 

@@ -62,7 +62,15 @@ def test_sequence_numbers_depend_on_the_prompt_and_its_repeats_alone():
 
 
 def test_kinds_of_prompts():
-    config = TargetConfig(8, 1, 1, 1, 8, 8, vocab_size=10)
+    config = TargetConfig(
+        hidden_size=8,
+        num_layers=1,
+        num_heads=1,
+        num_kv_heads=1,
+        head_dim=8,
+        ffn_size=8,
+        vocab_size=10,
+    )
     assert not is_batch("text") and not is_batch([1, 2]) and not is_batch(np.array([1, 2]))
     assert not is_batch([{"role": "user", "content": "x"}])
     assert (

@@ -23,7 +23,15 @@ from jaxspec.costs.roofline_fit import RooflineFit
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.policies.bastion.size_rules import choose_best_ratio, choose_first_decrease
 
-QWEN = TargetConfig(2560, 36, 32, 8, 128, 9728, vocab_size=151936)
+QWEN = TargetConfig(
+    hidden_size=2560,
+    num_layers=36,
+    num_heads=32,
+    num_kv_heads=8,
+    head_dim=128,
+    ffn_size=9728,
+    vocab_size=151936,
+)
 A100 = DEVICES["a100"]
 WIDTHS, CONTEXTS = (1, 16, 64, 256, 512), (64, 256, 1024, 2048)
 # Both branches are active: memory up to about 200 rows, compute beyond.
@@ -161,7 +169,9 @@ def test_a_wrong_peak_rate_is_corrected_by_the_scale():
 
 def test_refusals():
     measured, _ = make_times()
-    sparse = dataclasses.replace(QWEN, moe=MoEConfig(8, 2, 64, True))
+    sparse = dataclasses.replace(
+        QWEN, moe=MoEConfig(num_experts=8, experts_per_token=2, expert_ffn_size=64)
+    )
     with pytest.raises(ValueError, match="dense targets only, and this one has experts: measure"):
         fit_costs(sparse, measured, A100)
     with pytest.raises(ValueError, match="dense targets only"):

@@ -24,7 +24,15 @@ GPUS = {"a6000": "a6000", "a100": "a100", "h100": "h100", "h200": "h200", "b6000
 
 def config(model: str) -> TargetConfig:
     layers, e, heads, kv_heads, dim, ffn, vocab = (int(x) for x in ROOF[f"roof/{model}/cfg"])
-    return TargetConfig(e, layers, heads, kv_heads, dim, ffn, vocab_size=vocab)
+    return TargetConfig(
+        hidden_size=e,
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=dim,
+        ffn_size=ffn,
+        vocab_size=vocab,
+    )
 
 
 def counts(model: str):

@@ -95,7 +95,7 @@ def test_policies_read_the_same_costs():
 
 def test_the_busiest_device_uses_more_experts_than_the_mean():
     """Against draws, and where all experts are used."""
-    moe = MoEConfig(16, 1, 8, True)
+    moe = MoEConfig(num_experts=16, experts_per_token=1, expert_ffn_size=8)
     generator = np.random.default_rng(0)
     used = generator.random((20_000, 4, 4)) < 1 - (15 / 16) ** 10
     expected = used.sum(-1).max(-1).mean()

@@ -15,7 +15,19 @@ from golden_data import SHIPPED
 from jaxspec.io.files.safetensors_files import WeightFiles
 
 MODELS = SHIPPED / "targets"
-_ARCHITECTURES = {"llama": "llama", "qwen3": "qwen3", "qwen3_moe": "qwen3moe"}
+_ARCHITECTURES = {
+    "llama": "llama",
+    "qwen3": "qwen3",
+    "qwen3_moe": "qwen3moe",
+    "gemma3_text": "gemma3",
+} | {name: name for name in ("qwen2", "phi3", "smollm3", "granite")}
+_PERMUTED = ("llama", "smollm3", "granite")
+_FACTORS = {
+    "embedding_scale": "embedding_multiplier",
+    "attention.scale": "attention_multiplier",
+    "residual_scale": "residual_multiplier",
+    "logit_scale": "logits_scaling",
+}
 
 
 def write_gguf(
@@ -76,10 +88,25 @@ def describe(config: dict, architecture: str) -> dict:
         "feed_forward_length": config["intermediate_size"],
         "attention.head_count": config["num_attention_heads"],
         "attention.head_count_kv": config["num_key_value_heads"],
-        "attention.key_length": config["head_dim"],
+        "attention.key_length": config.get("head_dim")
+        or config["hidden_size"] // config["num_attention_heads"],
         "attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
-        "rope.freq_base": float(rope.get("rope_theta") or config["rope_theta"]),
+        "rope.freq_base": float(
+            rope.get("full_attention", rope).get("rope_theta") or config["rope_theta"]
+        ),
     }
+    if architecture == "granite":
+        entries |= {name: float(config[theirs]) for name, theirs in _FACTORS.items()}
+    if architecture == "gemma3":
+        scaling = {"type": "linear", "factor": rope["full_attention"]["factor"]}
+        entries |= {f"rope.scaling.{name}": value for name, value in scaling.items()}
+    if architecture == "phi3":
+        turned = int(entries.pop("attention.key_length") * rope["partial_rotary_factor"])
+        original = rope["original_max_position_embeddings"]
+        entries |= {"rope.dimension_count": turned}
+        entries |= {"rope.scaling.original_context_length": original}
+    if architecture in ("gemma3", "phi3"):
+        entries["attention.sliding_window"] = config["sliding_window"]
     if architecture == "qwen3moe":
         entries |= {
             "expert_count": config.get("num_experts") or config["num_local_experts"],
@@ -100,7 +127,9 @@ def stored_tensors(name: str, config: dict, architecture: str) -> dict[str, np.n
         array = np.asarray(read[full], np.float32)
         stem, kind = full.rsplit(".", 1)
         part = stem.rsplit(".", 1)[-1]
-        if architecture == "llama" and part in heads:
+        if architecture == "gemma3" and stem.endswith("norm"):
+            array = array + np.float32(1)
+        if architecture in _PERMUTED and part in heads:
             array = permute(array, heads[part])
         if ".experts." in stem:
             layer, rest = stem.split(".experts.")
@@ -112,6 +141,9 @@ def stored_tensors(name: str, config: dict, architecture: str) -> dict[str, np.n
         stacked = np.stack([arrays[i] for i in range(len(arrays))])
         found[f"{names.get_name(stem)}.weight"] = stacked
     scaling = config.get("rope_parameters") or {}
+    if scaling.get("rope_type") == "longrope":
+        for kind in ("long", "short"):
+            found[f"rope_factors_{kind}.weight"] = np.array(scaling[f"{kind}_factor"], np.float32)
     if scaling.get("rope_type") == "llama3":
         found["rope_freqs.weight"] = rope_factors(config, scaling)
     return found

@@ -29,7 +29,17 @@ def count_missed(event, **_):
 
 
 def make_params():
-    target = TargetConfig(32, 1, 1, 1, 32, 32, vocab_size=4096, max_positions=16384, family="qwen3")
+    target = TargetConfig(
+        hidden_size=32,
+        num_layers=1,
+        num_heads=1,
+        num_kv_heads=1,
+        head_dim=32,
+        ffn_size=32,
+        vocab_size=4096,
+        max_positions=16384,
+        family="qwen3",
+    )
     head = head_config(target, block_size=8, num_layers=1)
     head = dataclasses.replace(head, feature_layers=(0,))
     spec = Spec(target, (("jetspec", head),), tokenizer=str(ZOO / "mini"))

@@ -7,12 +7,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.core.config import MoEConfig, TargetConfig
+from jaxspec.core.config import LayerConfig, MoEConfig, TargetConfig
 from jaxspec.core.params import Params, Spec
 from jaxspec.targets.transformer import Transformer
 from training.drafters import named
 from training.drafters.model_options import ModelOptions
 
+
+def with_dense_layers(config: TargetConfig, *dense: int) -> TargetConfig:
+    """Return a sparse target some of whose layers have no experts."""
+    layers = [
+        dataclasses.replace(layer, moe=None) if i in dense else layer
+        for i, layer in enumerate(config.list_layers())
+    ]
+    return dataclasses.replace(config, layers=tuple(layers))
+
+
+_OF_LAYERS = {field.name for field in dataclasses.fields(LayerConfig)}
 SIZES = dict(hidden_size=16, num_layers=2, num_heads=8, head_dim=4, ffn_size=16, max_positions=256)
 # Of two kv heads, 4 and 8 devices have copies.
 TARGETS = {
@@ -20,14 +31,69 @@ TARGETS = {
         **SIZES, num_kv_heads=2, family="qwen3", vocab_size=512, tie_embeddings=True
     ),
     "llama": TargetConfig(
-        **SIZES, num_kv_heads=8, family="llama", vocab_size=512, qk_norm=False, attention_bias=True
-    ),
-    "qwen3_moe": TargetConfig(
         **SIZES,
-        num_kv_heads=4,
-        family="qwen3_moe",
+        num_kv_heads=8,
+        family="llama",
         vocab_size=512,
-        moe=MoEConfig(4, 2, 8, True, dense_layers=(0,)),
+        qk_norm=False,
+        qkv_bias=True,
+        o_bias=True,
+    ),
+    "qwen3_moe": with_dense_layers(
+        TargetConfig(
+            **SIZES,
+            num_kv_heads=4,
+            family="qwen3_moe",
+            vocab_size=512,
+            moe=MoEConfig(num_experts=4, experts_per_token=2, expert_ffn_size=8),
+        ),
+        0,
+    ),
+}
+
+
+def _vary(family: str, window: int | None, **fields) -> TargetConfig:
+    """Make a target of few heads whose first layer has a window."""
+    config = TargetConfig(**SIZES, num_kv_heads=2, family=family, vocab_size=512, **fields)
+    first, *rest = config.list_layers()
+    layers = (dataclasses.replace(first, window=window), *rest)
+    return dataclasses.replace(config, layers=layers)
+
+
+# What these families have and the others do not: sinks, biases, clamped units, norms over all
+# heads, shared experts.
+TARGETS |= {
+    "gpt_oss": _vary(
+        "gpt_oss",
+        6,
+        qk_norm=False,
+        qkv_bias=True,
+        o_bias=True,
+        sinks=True,
+        norm_wide=True,
+        moe=MoEConfig(
+            num_experts=4,
+            experts_per_token=2,
+            expert_ffn_size=16,
+            score="chosen",
+            router_bias=True,
+            expert_bias=True,
+            clamp=(1.0, 1.702),
+        ),
+    ),
+    "olmo3": _vary("olmo3", 6, norms="post", norm_wide=True, qk_norm_whole=True),
+    "glm4_moe": _vary(
+        "glm4_moe",
+        None,
+        qkv_bias=True,
+        moe=MoEConfig(
+            num_experts=4,
+            experts_per_token=2,
+            expert_ffn_size=8,
+            score="sigmoid",
+            groups=2,
+            shared_ffn_size=16,
+        ),
     ),
 }
 OPTIONS = ModelOptions(
@@ -44,7 +110,10 @@ OPTIONS = ModelOptions(
 def make_params(family: str, methods: tuple[str, ...] = (), **sizes: int) -> Params:
     """Make a target, with other `sizes` if given, and the drafters of `training.drafters` named."""
     generator = np.random.default_rng(70)
-    config = dataclasses.replace(TARGETS[family], **sizes)
+    config = TARGETS[family]
+    own = {name: size for name, size in sizes.items() if name in _OF_LAYERS}
+    layers = tuple(dataclasses.replace(layer, **own) for layer in config.layers)
+    config = dataclasses.replace(config, **sizes, layers=layers)
 
     def weights(shapes, scale):
         return jax.tree.map(

@@ -11,7 +11,8 @@ import pytest
 from slow_cases import slow_except
 
 from jaxspec.core.config import TransformerConfig
-from jaxspec.targets.layers import DecoderLayer, rope_table
+from jaxspec.targets.layers import DecoderLayer
+from jaxspec.targets.rope import rope_table
 from pallas_kernels import heads, reference
 from pallas_kernels.registry import Device, for_device, using
 
@@ -31,6 +32,9 @@ def draw(batch, rows, sizes, dtype, norms, parts=1):
     return jnp.asarray(joined, dtype), table, tuple(jnp.asarray(scales, dtype)) if norms else None
 
 
+NORM = reference.Norm(1e-6)
+# Gemma's: weights are stored as w - 1, and multiply in float32.
+CENTRED = reference.Norm(1e-5, centred=True, wide=True)
 # One unit in the last place of the largest values.
 CASES = [
     (1, 5, (4, 2, 64), "float32", True, 4e-6),
@@ -43,21 +47,22 @@ def test_adds_up_parts():
     sizes = (4, 2, 64)
     joined, *others = draw(1, 5, sizes, "float32", True, parts=4)
     joined, whole = joined.astype(jnp.float32), joined.sum(0, keepdims=True)
-    got = heads.split_heads(joined, *others, sizes, 1e-6, jnp.bfloat16, interpret=True)
-    expected = reference.split_heads(whole.astype(jnp.bfloat16), *others, sizes, 1e-6)
+    got = heads.split_heads(joined, *others, sizes, NORM, jnp.bfloat16, interpret=True)
+    expected = reference.split_heads(whole.astype(jnp.bfloat16), *others, sizes, NORM)
     for one, other in zip(got, expected, strict=True):
         assert one.dtype == jnp.bfloat16
         np.testing.assert_allclose(one.astype(jnp.float32), other.astype(jnp.float32), atol=0.07)
 
 
 @pytest.mark.parametrize(("batch", "rows", "sizes", "dtype", "norms", "most"), CASES)
-def test_equals_the_reference(batch, rows, sizes, dtype, norms, most):
+@pytest.mark.parametrize("norm", [NORM, CENTRED])
+def test_equals_the_reference(batch, rows, sizes, dtype, norms, most, norm):
     arrays = draw(batch, rows, sizes, dtype, norms)
-    got = heads.split_heads(*arrays, sizes, 1e-6, interpret=True)
-    for one, other in zip(got, reference.split_heads(*arrays, sizes, 1e-6), strict=True):
+    got = heads.split_heads(*arrays, sizes, norm, interpret=True)
+    for one, other in zip(got, reference.split_heads(*arrays, sizes, norm), strict=True):
         assert one.shape == other.shape and one.dtype == other.dtype
         np.testing.assert_allclose(one.astype(jnp.float32), other.astype(jnp.float32), atol=most)
-    np.testing.assert_array_equal(got[2], reference.split_heads(*arrays, sizes, 1e-6)[2])
+    np.testing.assert_array_equal(got[2], reference.split_heads(*arrays, sizes, norm)[2])
 
 
 def test_derivative_is_the_references():
@@ -65,7 +70,7 @@ def test_derivative_is_the_references():
     arrays = draw(1, 3, sizes, "float32", True)
 
     def total(split, joined, scales):
-        return sum((x**2).sum() for x in split(joined, arrays[1], scales, sizes, 1e-6))
+        return sum((x**2).sum() for x in split(joined, arrays[1], scales, sizes, NORM))
 
     def kernel(*given):
         return heads.split_heads(*given, interpret=True)
@@ -83,7 +88,15 @@ def test_derivative_is_the_references():
 )
 @pytest.mark.thorough
 def test_a_layer_gives_the_same_with_the_kernel(fused, norms):
-    config = TransformerConfig(64, 1, 2, 1, 64, 96, qk_norm=norms)
+    config = TransformerConfig(
+        hidden_size=64,
+        num_layers=1,
+        num_heads=2,
+        num_kv_heads=1,
+        head_dim=64,
+        ffn_size=96,
+        qk_norm=norms,
+    )
     layer, positions = DecoderLayer(config, fused_qkv=fused), 7 + jnp.arange(5)[None]
     x = jax.random.normal(jax.random.key(0), (1, 5, 64))
     cache = jax.random.normal(jax.random.key(1), (2, 1, 1, 1, 64, 64))

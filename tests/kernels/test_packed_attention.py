@@ -40,6 +40,8 @@ class Case(NamedTuple):
     window: int | None = None
     first: bool = False
     cores: int = 16
+    scale: float | None = None
+    sinks: bool = False
 
     def problem(self) -> Problem:
         shape = (1, self.rows, self.heads, self.kv_heads, self.dim)
@@ -61,6 +63,7 @@ CASES = {
     "group of 3": Case(20, (3, 0, 14), (99, 150, 31), heads=6, dtype="bfloat16", cores=1),
     "more slots than rows": Case(4, (1, 0, 0, 1, 1, 0), (9, 150, 3, 140, 0, 1)),
     "window": Case(40, (2, 35, 0), (150, 90, 20), window=20, cores=32),
+    "sinks": Case(40, (2, 35, 0), (150, 0, 20), window=20, cores=32, scale=0.2, sinks=True),
     "earlier rows": Case(16, (9, 0, 4), (40, 30, 61), window=30, first=True, dtype="bfloat16"),
     "wide mask": Case(80, (70, 2), (50, 0), dim=128, dtype="bfloat16", cores=1),
     "idle": Case(8, (0, 0), (12, 100)),
@@ -70,7 +73,7 @@ TOLERANCE = {"float32": 5e-6, "bfloat16": 3e-2}
 
 
 @pytest.fixture(
-    params=slow_except(["ragged", "one part", "group of 4", "earlier rows", "idle"], CASES)
+    params=slow_except(["ragged", "one part", "sinks", "group of 4", "earlier rows", "idle"], CASES)
 )
 def case(request):
     return CASES[request.param]
@@ -109,7 +112,9 @@ def compute(case, name, q, k, v, positions, mask, caches, length, first, packing
     prefix = (*caches, np.int32(1), length, first if case.first else None)
     with for_device(case.device()), using(name):
         function = {"reference": by_sequence, "interpret": interpreted}[name]
-        return function(q, k, v, positions, mask, prefix, packing, case.window)
+        sinks = jnp.linspace(-1, 3, case.heads) if case.sinks else None
+        more = {"window": case.window, "scale": case.scale, "sinks": sinks}
+        return function(q, k, v, positions, mask, prefix, packing, **more)
 
 
 def test_tiles_give_what_rows_by_sequence_give(case):

@@ -10,13 +10,17 @@ import numpy as np
 import pytest
 
 from jaxspec.core.config import TransformerConfig
-from jaxspec.targets.layers import DecoderLayer, rope_table
+from jaxspec.targets.layers import DecoderLayer
 from jaxspec.targets.linear import Linear
+from jaxspec.targets.rope import rope_table
 from pallas_kernels import reference, residual
 from pallas_kernels.caution import ALLOW, TRITON_PRODUCTS
 from pallas_kernels.registry import Device, for_device, using
 
 H100 = Device("cuda", (9, 0), 132)
+NORM = reference.Norm(1e-6)
+# Gemma's: weights are stored as w - 1, and multiply in float32.
+CENTRED = reference.Norm(1e-5, centred=True, wide=True)
 # Widths that are and are not powers of two; the last are one unit of the largest values.
 CASES = [
     ((1, 5, 64), 1, "float32", 4e-6),
@@ -32,20 +36,23 @@ def draw(shape, parts, dtype):
     return jnp.asarray(x, dtype), jnp.asarray(added), jnp.asarray(scale, dtype)
 
 
+@pytest.mark.parametrize("norm", [NORM, CENTRED])
 @pytest.mark.parametrize(("shape", "parts", "dtype", "most"), CASES)
-def test_equals_numpy(shape, parts, dtype, most):
+def test_equals_numpy(shape, parts, dtype, most, norm):
     x, added, scale = draw(shape, parts, dtype)
-    got = residual.add_normalize(x, added, scale, 1e-6, interpret=True)
+    got = residual.add_normalize(x, added, scale, norm, interpret=True)
     wide = np.asarray(x, np.float64) + np.asarray(added, np.float64).sum(0)
-    normed = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-6) * np.asarray(scale, float)
+    weight = np.asarray(scale, float) + norm.centred
+    normed = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + norm.eps) * weight
     for one, expected in zip(got, (wide, normed), strict=True):
         assert one.shape == shape and one.dtype == x.dtype
         np.testing.assert_allclose(np.asarray(one, np.float64), expected, atol=most)
 
 
-def test_rounds_where_the_reference_does():
+@pytest.mark.parametrize("norm", [NORM, CENTRED])
+def test_rounds_where_the_reference_does(norm):
     x, added, scale = draw((1, 7, 128), 1, "bfloat16")
-    arrays = x, added.astype(jnp.bfloat16), scale, 1e-6
+    arrays = x, added.astype(jnp.bfloat16), scale, norm
     got = residual.add_normalize(*arrays, interpret=True)
     np.testing.assert_array_equal(got[0], reference.add_normalize(*arrays)[0])
 
@@ -54,7 +61,7 @@ def test_derivative_is_the_references():
     x, added, scale = draw((1, 3, 64), 2, "float32")
 
     def total(kernel, *arrays):
-        return sum((one**2).sum() for one in kernel(*arrays, 1e-6))
+        return sum((one**2).sum() for one in kernel(*arrays, NORM))
 
     def interpreted(*given):
         return residual.add_normalize(*given, interpret=True)
@@ -94,7 +101,9 @@ def test_a_layer_gives_the_same_in_parts(fused, monkeypatch):
     monkeypatch.setattr(residual, "_LEAST_INPUTS", 512)
     monkeypatch.setenv(ALLOW, TRITON_PRODUCTS)
     # Wide enough for several parts of every product.
-    config = TransformerConfig(1024, 1, 16, 2, 64, 1024)
+    config = TransformerConfig(
+        hidden_size=1024, num_layers=1, num_heads=16, num_kv_heads=2, head_dim=64, ffn_size=1024
+    )
     layer, positions = DecoderLayer(config, fused_qkv=fused), 7 + jnp.arange(3)[None]
     assert residual.count_parts(3, 1024, 1024, H100) > 1
     x = jax.random.normal(jax.random.key(0), (1, 3, 1024))

@@ -42,6 +42,13 @@ class Case(NamedTuple):
     first: bool = False
     window: int | None = None
     cores: int = 16
+    scale: float | None = None
+    sinks: bool = False
+
+    def more(self) -> dict:
+        """What a call gets besides: sinks that weigh as much as keys do, and the scores' factor."""
+        sinks = jnp.linspace(-1, 3, self.heads) if self.sinks else None
+        return {"window": self.window, "scale": self.scale, "sinks": sinks}
 
 
 CASES = {
@@ -49,6 +56,8 @@ CASES = {
     "no split": Case(2, 3, 3, 4, 2, 64, 70, cores=1),
     "window, earlier rows": Case(2, 3, 40, 4, 2, 64, 100, first=True, window=9),
     "causal": Case(1, 34, 34, 2, 2, 64, 64, mask=False),
+    "sinks": Case(2, 20, 20, 6, 2, 64, 150, window=17, cores=32, scale=0.3, sinks=True),
+    "sinks, no split": Case(2, 3, 3, 4, 2, 64, 70, cores=1, sinks=True),
     "bfloat16": Case(1, 5, 5, 4, 2, 128, 130, dtype="bfloat16"),
     "prompt": Case(2, 130, 130, 4, 2, 64, 700, mask=False, cores=4),
     "prompt, window": Case(1, 130, 130, 2, 1, 64, 600, mask=False, window=40, cores=32),
@@ -82,7 +91,7 @@ def compiled(case: Case):
         function, device = IMPLEMENTATIONS[name]
         prefix = (cache_k, cache_v, layer, length, first)
         with for_device(device if device == CPU else Device("cuda", (9, 0), case.cores)):
-            return function(q, k, v, positions, mask, prefix, case.window)
+            return function(q, k, v, positions, mask, prefix, **case.more())
 
     return apply
 
@@ -128,8 +137,10 @@ def dense(case: Case, q, k, v, positions, mask, cache_k, cache_v, length, first)
             for cache, new in ((cache_k, k), (cache_v, v))
         )
         if len(keys):
-            weight = np.exp(keys @ q[b, t, h] / np.sqrt(case.dim))
-            out[b, t, h] = weight / weight.sum() @ values
+            scale = case.scale or case.dim**-0.5
+            weight = np.exp(keys @ q[b, t, h] * scale)
+            sink = np.exp(float(case.more()["sinks"][h])) if case.sinks else 0
+            out[b, t, h] = weight / (weight.sum() + sink) @ values
     return out
 
 

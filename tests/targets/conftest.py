@@ -20,6 +20,9 @@ from jaxspec.targets.weights import from_hf
 
 GOLDEN = SHIPPED / "targets"
 MODELS = ("qwen3", "qwen3_tied", "llama", "llama_scaled", "qwen3_moe", "qwen3_moe_mixed")
+MODELS += ("gpt_oss", "gemma3")
+# What these need, the others above have too, or a test of its own.
+FURTHER = ("qwen2", "phi3", "olmo3", "smollm3", "granite", "glm4_moe")
 
 
 class Golden(NamedTuple):
@@ -31,7 +34,10 @@ class Golden(NamedTuple):
     expected: dict[str, np.ndarray]
 
 
-@pytest.fixture(scope="session", params=MODELS)
+@pytest.fixture(
+    scope="session",
+    params=[*MODELS, *(pytest.param(name, marks=pytest.mark.thorough) for name in FURTHER)],
+)
 def golden(request) -> Golden:
     directory = GOLDEN / request.param
     config = target_config(read_json(directory / "config.json"))

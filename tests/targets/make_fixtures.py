@@ -1,7 +1,7 @@
 """Writes tests/golden/targets: tiny random models saved by transformers, and what its PyTorch code
 computes with them.
 
-    python tests/targets/make_fixtures.py      # needs torch and transformers
+    python tests/targets/make_fixtures.py [NAME ...]      # needs torch and transformers
 
 Each folder is an ordinary `save_pretrained` directory plus expected.npz: `tokens`, `positions`
 int64 [B, T], `logits` float32 [B, T, V], `features` float32 [L, B, T, E], layer i being what
@@ -11,12 +11,16 @@ hooks).
 
 from __future__ import annotations
 
+import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "targets"
 BATCH, ROWS = 2, 12
+# So many models took their seed from their place in the alphabet.
+_SORTED = 6
 _COMMON = {
     "vocab_size": 48,
     "hidden_size": 16,
@@ -38,6 +42,38 @@ _LLAMA3 = {
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
+}
+
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+_LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "short_factor": [1.0, 1.5, 2.0],
+    "long_factor": [2.0, 4.0, 5.0],
+    "original_max_position_embeddings": 1024,
+    "partial_rotary_factor": 0.75,
+}
+_PLAIN = {"rope_type": "default", "rope_theta": 1e4}
+_SLIDE = ["sliding_attention", "full_attention", "sliding_attention"]
+_BY_TYPE = {"full_attention": _YARN, "sliding_attention": _PLAIN}
+_WINDOW = {"sliding_window": 5, "layer_types": _SLIDE}
+_GLM = {
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 8,
+    "n_group": 2,
+    "topk_group": 1,
+    "routed_scaling_factor": 1.5,
+    "first_k_dense_replace": 1,
+    "attention_bias": True,
+    "use_qk_norm": True,
+    "head_dim": 8,
+    "rope_parameters": {**_PLAIN, "partial_rotary_factor": 0.5},
 }
 
 # Name: (model type, settings, stored dtype, sharded).
@@ -68,6 +104,68 @@ MODELS = {
         "float32",
         True,
     ),
+    "qwen2": (
+        "qwen2",
+        {"use_sliding_window": True, **_WINDOW, "rope_parameters": _YARN},
+        "float32",
+        False,
+    ),
+    "phi3": (
+        "phi3",
+        {
+            "hidden_size": 32,
+            "sliding_window": 7,
+            "max_position_embeddings": 4096,
+            "original_max_position_embeddings": 1024,
+            "rope_parameters": _LONG,
+            "num_hidden_layers": 2,
+            "pad_token_id": 0,
+        },
+        "float32",
+        False,
+    ),
+    "olmo3": ("olmo3", {**_WINDOW, "rope_parameters": _BY_TYPE}, "float32", False),
+    "smollm3": ("smollm3", {"no_rope_layers": [1, 0, 1], "pad_token_id": 0}, "float32", False),
+    "granite": (
+        "granite",
+        {
+            "embedding_multiplier": 3.0,
+            "attention_multiplier": 0.3,
+            "residual_multiplier": 0.5,
+            "logits_scaling": 2.0,
+        },
+        "float32",
+        False,
+    ),
+    "gemma3": (
+        "gemma3_text",
+        {
+            **_WINDOW,
+            "head_dim": 8,
+            "query_pre_attn_scalar": 12,
+            "rope_parameters": {
+                "full_attention": {**_PLAIN, "rope_type": "linear", "factor": 8.0},
+                "sliding_attention": _PLAIN,
+            },
+            "final_logit_softcapping": 3.0,
+        },
+        "bfloat16",
+        False,
+    ),
+    "gpt_oss": (
+        "gpt_oss",
+        {
+            **_WINDOW,
+            "head_dim": 8,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "swiglu_limit": 1.0,
+            "rope_parameters": {**_YARN, "truncate": False},
+        },
+        "float32",
+        False,
+    ),
+    "glm4_moe": ("glm4_moe", _GLM, "float32", False),
 }
 
 
@@ -79,17 +177,20 @@ def build(name: str):
     from transformers import AutoConfig, AutoModelForCausalLM
 
     kind, settings, dtype, _ = MODELS[name]
-    torch.manual_seed(sorted(MODELS).index(name))
+    first = sorted(list(MODELS)[:_SORTED])
+    torch.manual_seed(first.index(name) if name in first else zlib.crc32(name.encode()))
     model = (
-        AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **_COMMON, **settings))
+        AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **_COMMON | settings))
         .float()
         .eval()
     )
     with torch.no_grad():
-        for key, weight in model.named_parameters():
+        biases = [one for one in model.named_buffers() if "correction" in one[0]]
+        for key, weight in [*model.named_parameters(), *biases]:
             # Logits of order 1 and norms that differ from 1, so that every factor of the forward
-            # shows.
-            weight.normal_(1.0 if "norm" in key else 0.0, 0.2)
+            # shows. Gemma's weights of norms are stored as w - 1.
+            centre = 1.0 if "norm" in key and kind != "gemma3_text" else 0.0
+            weight.normal_(centre, 0.2)
             weight.copy_(weight.to(getattr(torch, dtype)).float())
     return model
 
@@ -124,7 +225,8 @@ def expected(model) -> dict[str, np.ndarray]:
 def main():
     import torch
 
-    for name, (_, _, dtype, sharded) in MODELS.items():
+    for name in sys.argv[1:] or MODELS:
+        _, _, dtype, sharded = MODELS[name]
         model = build(name)
         arrays = expected(model)
         model.to(getattr(torch, dtype)).save_pretrained(

@@ -20,6 +20,10 @@ BILLIONS = {
     "qwen3-32b": 32.762,
     "qwen3-30b-a3b": 30.532,
     "llama-3.1-8b": 8.030,
+    "qwen2.5-7b": 7.616,
+    # The text part, and one that counts 20.9 billion with its embeddings and biases.
+    "gemma-3-12b": 11.766,
+    "gpt-oss-20b": 20.915,
     "smollm2-135m": 0.1345,
 }
 
@@ -28,7 +32,7 @@ def size(tree) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
-QUICK = ("qwen3-0.6b", "llama-3.1-8b")
+QUICK = ("qwen3-0.6b", "llama-3.1-8b", "gpt-oss-20b")
 
 
 @pytest.mark.parametrize(

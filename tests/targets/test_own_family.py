@@ -1,6 +1,8 @@
 """A family of target models that a test defines and registers loads, decodes and saves."""
 
+import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -52,6 +54,30 @@ def test_it_loads_decodes_and_saves(oak, tmp_path):
     for name, tensor in load_file(oak / "model.safetensors").items():
         np.testing.assert_array_equal(saved[name].astype(np.float32), tensor.astype(np.float32))
     assert jaxspec.load(tmp_path / "again", dtype="float32").spec.target == own.spec.target
+
+
+def test_its_layers_may_differ(tmp_path):
+    """gpt-oss's files under another name: windows, sinks, biases and experts come from the record."""
+    shipped = jaxspec.targets.named("gpt_oss")
+    elm = dataclasses.replace(shipped, name="elm", architecture="ElmForCausalLM")
+    jaxspec.targets.register(elm)
+    try:
+        source = GOLDEN.parent / "gpt_oss"
+        hf = json.loads((source / "config.json").read_text())
+        named = {"architectures": ["ElmForCausalLM"], "model_type": "elm"}
+        (tmp_path / "config.json").write_text(json.dumps(hf | named))
+        shutil.copy(source / "model.safetensors", tmp_path)
+        own, theirs = (jaxspec.load(path, dtype="float32") for path in (tmp_path, source))
+        layers = own.spec.target.list_layers()
+        assert [layer.window for layer in layers] == [5, None, 5] and layers[0].sinks
+        prompt = list(range(2, 20))
+        greedy = jaxspec.Sampling(ignore_eos=True)
+        options = dict(max_new_tokens=12, sampling=greedy)
+        expected = jaxspec.decode(theirs, prompt, drafter="ar", **options)
+        drafted = jaxspec.decode(own, prompt, drafter="prompt_lookup", budget=8, **options)
+        assert drafted.tokens == expected.tokens
+    finally:
+        jaxspec.targets.unregister("elm")
 
 
 def test_its_name_belongs_to_it(oak):

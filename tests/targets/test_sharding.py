@@ -70,6 +70,19 @@ def check(result, layers=2, hidden=16, vocab=512, name=""):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("family", ["gpt_oss", "olmo3", "glm4_moe"])
+def test_sinks_windows_whole_norms_and_shared_experts(family):
+    """Two devices, each with some heads and channels, and four with copies of the kv heads."""
+    cases = list_cases(["prompt_lookup"], [2, 4], [0.0], 2)
+    results = run(dict(family=family, cases=cases, load=[(2, None)]))
+    assert results["load 2 None"] == 0
+    for devices in (2, 4):
+        result = results[f"{devices} prompt_lookup 0.0 2"]
+        assert result["found"] == result["expected"]
+        assert result["keys_off"] < 1e-5
+
+
+@pytest.mark.thorough
 def test_eight_devices_give_the_text_of_one():
     """Two kv heads for eight devices, tied embeddings, sampling."""
     cases = list_cases(["dflash"], [8], [1.0], 2)

@@ -65,7 +65,9 @@ def test_a_mixture_of_experts_is_trained_and_exported(made, tmp_path):
     train_target.main(dataclasses.replace(options, **sizes))
     export.main(export.ExportOptions(tmp_path / "run", words, tmp_path / "model"))
     params = jaxspec.load(tmp_path / "model", dtype="float32")
-    assert params.spec.target.moe == MoEConfig(4, 2, 8, normalize_weights=True)
+    assert params.spec.target.moe == MoEConfig(
+        num_experts=4, experts_per_token=2, expert_ffn_size=8
+    )
     first = train_target.init_target(params.spec.target, 0)["params"]["layers_1"]["mlp"]
     trained = params.target["params"]["layers_1"]["mlp"]
     assert all(np.abs(trained[name] - first[name]).max() > 1e-4 for name in ("gate_up", "router"))

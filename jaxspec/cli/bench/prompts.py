@@ -38,9 +38,9 @@ def read_prompts(
 ) -> list[LabelledPrompt]:
     """Read the prompts of `add_prompts`; models that ship answer the demo's questions."""
     from jaxspec.bench.demo import DEMO_PROMPTS, DEMO_QUESTIONS
-    from jaxspec.zoo.places import PACKAGED
+    from jaxspec.zoo.packaged import chats
 
-    own = DEMO_QUESTIONS if arguments.model in PACKAGED else DEMO_PROMPTS
+    own = DEMO_QUESTIONS if chats(arguments.model) else DEMO_PROMPTS
     return asking.read_prompts(arguments, tokenizer, own)
 
 

@@ -17,8 +17,10 @@ import jax.numpy as jnp
 from jaxspec.core.config import DrafterConfig, TransformerConfig
 from jaxspec.core.state import KVCache
 from jaxspec.targets.attention import full_mask
-from jaxspec.targets.layers import DecoderLayer, RMSNorm, rope_table
+from jaxspec.targets.layers import DecoderLayer
 from jaxspec.targets.linear import Linear
+from jaxspec.targets.norm import RMSNorm, norm_of
+from jaxspec.targets.rope import rope_table
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,9 +58,9 @@ class BlockDrafter(nn.Module):
     def setup(self):
         c = self.config
         self.fc = Linear(c.hidden_size)
-        self.context_norm = RMSNorm(c.norm_eps)
+        self.context_norm = RMSNorm(norm_of(c))
         self.layers = [self.make_layer() for _ in range(c.num_layers)]
-        self.norm = RMSNorm(c.norm_eps)
+        self.norm = RMSNorm(norm_of(c))
 
     def make_layer(self) -> DecoderLayer:
         """Make a layer; networks that change it override this."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -10,15 +9,14 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxspec.core.config import TargetConfig, TransformerConfig
+from jaxspec.core.config import TargetConfig, share_sizes
 from jaxspec.core.state import KVCache
 from jaxspec.drafters.dflash.network import BlockDrafter, BlockDrafterConfig
 
 
 def layer_fields(target: TargetConfig) -> dict[str, Any]:
     """Return the fields of a drafter's config that give its layers the target's sizes."""
-    names = {field.name for field in dataclasses.fields(TransformerConfig)} - {"num_layers"}
-    return {name: getattr(target, name) for name in names} | {
+    return share_sizes(target) | {
         "mask_token_id": target.vocab_size - 1,
         "target_hidden_size": target.hidden_size,
         "vocab_size": target.vocab_size,
@@ -35,7 +33,7 @@ def head_config(target: TargetConfig, *, block_size: int, num_layers: int) -> Bl
     )
     layers = tuple(round(1 + i * (last - 1) / (count - 1)) for i in range(count))
     # A head's layers are Qwen3's, whatever the target's are.
-    fields = layer_fields(target) | {"qk_norm": True, "attention_bias": False}
+    fields = layer_fields(target)
     sizes = {"num_layers": num_layers, "block_size": block_size, "feature_layers": layers}
     return BlockDrafterConfig(**fields, **sizes, causal=True)
 

@@ -23,7 +23,8 @@ from jaxspec.io.weights.weight_map import (
     vector,
     write_tree,
 )
-from jaxspec.targets.weights import decoder_layer_leaves, is_rotary_table
+from jaxspec.targets.layer_leaves import decoder_layer_leaves
+from jaxspec.targets.weights import is_rotary_table
 
 # How transformers' own DFlash classes call and fuse tensors.
 _RENAMED = {

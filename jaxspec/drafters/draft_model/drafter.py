@@ -17,7 +17,7 @@ from jaxspec.core.state import KVCache
 from jaxspec.drafters import scratch
 from jaxspec.drafters.base import Committed, Drafter, Nodes, Proposal, TargetHead
 from jaxspec.drafters.scratch import Scratch
-from jaxspec.targets.transformer import Transformer
+from jaxspec.targets.transformer import Earlier, Transformer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,9 +126,10 @@ def make_draft_model_drafter(config: DraftModelConfig) -> Drafter:
         mask = scratch.pack_visible(room, nodes.token.shape[1], first)
         # The root is at position length - 1.
         positions = state.cache.length[:, None] + nodes.depth - 1
-        out = model.apply(
-            params, nodes.token, positions, state.cache, mask, earlier=(room.k, room.v, first)
-        )
+        # A row sees as many rows as its node is deep.
+        everywhere = state.cache.length[:, None] + room.visible.sum(-1, dtype=jnp.int32) - 1
+        earlier = Earlier(room.k, room.v, first, everywhere)
+        out = model.apply(params, nodes.token, positions, state.cache, mask, earlier=earlier)
         logits = project(params, out.hidden)
         proposal = Proposal(logits[:, :, None], hidden=out.hidden[:, :, None])
         return proposal, scratch.write(room, out.k, out.v, out.hidden, first)

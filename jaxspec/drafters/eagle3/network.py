@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from jaxspec.core.config import FeatureDrafterConfig
 from jaxspec.drafters.pairs import PairLayer
 from jaxspec.targets.head import declare_head
-from jaxspec.targets.layers import rope_table
 from jaxspec.targets.linear import multiply
+from jaxspec.targets.rope import rope_table
 from pallas_kernels.reference import add_parts
 
 

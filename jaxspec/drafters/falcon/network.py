@@ -26,8 +26,10 @@ import jax.numpy as jnp
 
 from jaxspec.core.config import FeatureDrafterConfig
 from jaxspec.targets.head import declare_head
-from jaxspec.targets.layers import DecoderLayer, RMSNorm, rope_table
+from jaxspec.targets.layers import DecoderLayer
 from jaxspec.targets.linear import Linear, multiply
+from jaxspec.targets.norm import RMSNorm, norm_of
+from jaxspec.targets.rope import rope_table
 
 
 def _bias(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
@@ -134,12 +136,12 @@ class Falcon(nn.Module):
     def setup(self):
         c = self.config
         self.fc = Linear(c.hidden_size)
-        self.token_norm = RMSNorm(c.norm_eps)
-        self.feature_norm = RMSNorm(c.norm_eps)
+        self.token_norm = RMSNorm(norm_of(c))
+        self.feature_norm = RMSNorm(norm_of(c))
         self.lstm = LSTM(c.lstm_size, c.lstm_layers)
         self.mix = Linear(c.hidden_size)
         self.layer = DecoderLayer(c)
-        self.norm = RMSNorm(c.norm_eps)
+        self.norm = RMSNorm(norm_of(c))
         self.head = declare_head(self, c.hidden_size, c.draft_vocab_size or c.vocab_size)
 
     def fuse(self, features: jax.Array) -> jax.Array:

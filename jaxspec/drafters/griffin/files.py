@@ -117,7 +117,7 @@ def leaves(config: GriffinConfig) -> list[Leaf]:
     """List the leaves of all weights."""
     width, ffn = config.hidden_size, config.ffn_size
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    unbiased = dataclasses.replace(config, attention_bias=False)
+    unbiased = dataclasses.replace(config, qkv_bias=False, o_bias=False)
     table = [
         *linear(("fusion", "fc"), ["fc.fc"], 2 * width, [width], True),
         vector(("fusion", "norm"), "fc.post_attention_layernorm", width),
@@ -126,7 +126,7 @@ def leaves(config: GriffinConfig) -> list[Leaf]:
         *linear(("fusion", "down"), ["fc.mlp.down_proj"], ffn, [width], False),
         *list_layer_leaves(unbiased, (), width, "layers.0.", outputs=2 * width),
     ]
-    for name, size in (("q", queries), ("kv", keys)) if config.attention_bias else ():
+    for name, size in (("q", queries), ("kv", keys)) if config.qkv_bias else ():
         biases = tuple(f"{_ATTENTION}.{part}_proj.bias" for part in name)
         table.append(Leaf(("attention", name, "bias"), (biases,), ((size,),) * len(name)))
     return table

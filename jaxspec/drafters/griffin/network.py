@@ -16,8 +16,11 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.config import FeatureDrafterConfig, TransformerConfig
-from jaxspec.targets.layers import Attention, GatedMLP, RMSNorm, rope_table
+from jaxspec.targets.layers import Attention
 from jaxspec.targets.linear import Linear
+from jaxspec.targets.mlp import GatedMLP
+from jaxspec.targets.norm import RMSNorm, norm_of
+from jaxspec.targets.rope import rope_table
 from pallas_kernels.reference import add_parts
 
 
@@ -26,7 +29,7 @@ class GriffinConfig(FeatureDrafterConfig):
     """A GRIFFIN drafter. It borrows the target's embeddings and output projection.
 
     `feature_layers` is (number of target layers,), which means the hidden state after the final
-    norm. `attention_bias` means biases of q, k and v alone.
+    norm. There is never a bias of o.
 
     Attributes:
       depth: longest drafted path unless a call says otherwise; each level costs one forward. The
@@ -45,8 +48,8 @@ class Fusion(nn.Module):
     def setup(self):
         c = self.config
         self.fc = Linear(c.hidden_size, bias=True)
-        self.norm = RMSNorm(c.norm_eps)
-        self.input_norm = RMSNorm(c.norm_eps)
+        self.norm = RMSNorm(norm_of(c))
+        self.input_norm = RMSNorm(norm_of(c))
         self.up = Linear(c.ffn_size)
         self.down = Linear(c.hidden_size)
 
@@ -65,8 +68,8 @@ class PairAttention(Attention):
 
     def setup(self):
         c = self.config
-        self.q = Linear(c.num_heads * c.head_dim, c.attention_bias)
-        self.kv = Linear(2 * c.num_kv_heads * c.head_dim, c.attention_bias)
+        self.q = Linear(c.num_heads * c.head_dim, c.qkv_bias)
+        self.kv = Linear(2 * c.num_kv_heads * c.head_dim, c.qkv_bias)
         self.o = Linear(c.hidden_size)
 
     def project(self, x: jax.Array, rope: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -87,7 +90,7 @@ class GriffinDrafter(nn.Module):
         c = self.config
         self.fusion = Fusion(c)
         self.attention = PairAttention(c)
-        self.mlp_norm = RMSNorm(c.norm_eps)
+        self.mlp_norm = RMSNorm(norm_of(c))
         self.mlp = GatedMLP(c, 2 * c.hidden_size)
 
     def fuse(self, tokens: jax.Array, features: jax.Array) -> jax.Array:

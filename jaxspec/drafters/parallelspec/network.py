@@ -22,8 +22,8 @@ from jaxspec.core.config import FeatureDrafterConfig
 from jaxspec.core.state import KVCache
 from jaxspec.drafters.pairs import PairLayer
 from jaxspec.targets.head import declare_head
-from jaxspec.targets.layers import rope_table
 from jaxspec.targets.linear import INIT, multiply
+from jaxspec.targets.rope import rope_table
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -37,7 +37,8 @@ from jaxspec.io.files.torch_files import TorchFile
 from jaxspec.io.weights.draft_vocab import MAPPING
 from jaxspec.io.weights.weight_map import Leaf, linear, vector, write_tree
 from jaxspec.targets.families.hf_fields import integer, transformer_fields
-from jaxspec.targets.weights import decoder_layer_leaves, is_rotary_table
+from jaxspec.targets.layer_leaves import decoder_layer_leaves
+from jaxspec.targets.weights import is_rotary_table
 
 ARCHITECTURE = "LlamaForCausalLMSpecBlock"
 _NAMES = (ARCHITECTURE, "LlamaForCausalLMSpecBlockShift")

@@ -23,8 +23,10 @@ from jaxspec.core.config import FeatureDrafterConfig
 from jaxspec.core.split_vocabulary import find_best
 from jaxspec.core.state import KVCache
 from jaxspec.targets.head import declare_head
-from jaxspec.targets.layers import DecoderLayer, RMSNorm, rope_table
+from jaxspec.targets.layers import DecoderLayer
 from jaxspec.targets.linear import INIT, Linear, multiply
+from jaxspec.targets.norm import RMSNorm, norm_of
+from jaxspec.targets.rope import rope_table
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,14 +72,14 @@ class SpecBlock(nn.Module):
     def setup(self):
         c = self.config
         self.condition_proj = Linear(c.hidden_size)
-        self.condition_norm = RMSNorm(c.norm_eps)
-        self.token_norm = RMSNorm(c.norm_eps)
-        self.query_norm = RMSNorm(c.norm_eps)
+        self.condition_norm = RMSNorm(norm_of(c))
+        self.token_norm = RMSNorm(norm_of(c))
+        self.query_norm = RMSNorm(norm_of(c))
         self.queries = self.param("queries", INIT, (c.slots, c.hidden_size))
         self.fuse = self.param("fuse", INIT, (3 * c.hidden_size, c.hidden_size))
         self.layers = [DecoderLayer(c) for _ in range(c.num_layers)]
         self.shifts = [Linear(c.hidden_size) for _ in range(c.num_layers - 1 if c.shift else 0)]
-        self.norm = RMSNorm(c.norm_eps)
+        self.norm = RMSNorm(norm_of(c))
         self.head = declare_head(self, c.hidden_size, c.draft_vocab_size or c.vocab_size)
         self.rank_inner = Linear(c.rank_hidden)
         self.rank_outer = Linear(c.rank_classes)

@@ -18,8 +18,9 @@ import jax.numpy as jnp
 from jaxspec.core.state import KVCache
 from jaxspec.drafters.dflash.network import BlockDrafter, BlockDrafterConfig
 from jaxspec.drafters.dflash.shapes import init_backbone
-from jaxspec.targets.layers import RMSNorm
 from jaxspec.targets.linear import Linear
+from jaxspec.targets.norm import RMSNorm
+from pallas_kernels.reference import Norm
 
 # Of the norm of embeddings, whatever the config says of the others.
 _EMBEDDING_EPS = 1e-6
@@ -63,7 +64,7 @@ class Correction(nn.Module):
 
     def setup(self):
         c = self.config
-        self.norm = RMSNorm(_EMBEDDING_EPS)
+        self.norm = RMSNorm(Norm(_EMBEDDING_EPS))
         self.up_gate = Linear(2 * c.ffn_size, bias=True)
         self.down = Linear(c.hidden_size)
 

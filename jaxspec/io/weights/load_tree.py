@@ -77,7 +77,7 @@ def read_tree(
     with ReadAhead(_list_reads(plans, read), largest, total >= _THREAD_BYTES) as ahead:
         flight = _Flight(ahead, target.name)
         for plan in plans:
-            own = np.dtype(plan.leaf.dtype or target)
+            own = np.dtype(np.float32 if plan.leaf.wide else plan.leaf.dtype or target)
             array: Assembly = (
                 DeviceArray(plan.leaf, own) if plan.on_device else HostArray(plan.leaf, own, on_cpu)
             )
@@ -86,9 +86,18 @@ def read_tree(
                 finite = (*checked, *array.write(piece, rows))
                 flight.add(piece.name, finite, memory, array.in_flight)
                 count_bytes(rows.nbytes)
-            _insert(tree, plan.leaf.path, place(plan.leaf, array.finish()))
+            whole = array.finish()
+            if plan.leaf.alternating:
+                whole = _sort_halves(whole)
+            _insert(tree, plan.leaf.path, place(plan.leaf, whole))
         flight.land(0)
     return {"params": tree}
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _sort_halves(array: jax.Array) -> jax.Array:
+    """Put the entries of even places of the last axis before those of odd places."""
+    return jnp.concatenate([array[..., 0::2], array[..., 1::2]], axis=-1)
 
 
 class _Flight:

@@ -27,6 +27,8 @@ class Leaf(NamedTuple):
       shapes: shape of each part as the file stores it.
       transpose: whether the file stores [out, in].
       stacked: whether the first axis is the group; otherwise there is one group.
+      alternating: whether entries of the two halves of the last axis alternate in the file.
+      wide: whether the array is float32 whatever the dtype of the others is.
       dtype: of the array and of its tensors, if it is not the dtype of the tree.
     """
 
@@ -35,6 +37,8 @@ class Leaf(NamedTuple):
     shapes: tuple[tuple[int, ...], ...]
     transpose: bool = False
     stacked: bool = False
+    alternating: bool = False
+    wide: bool = False
     dtype: str | None = None
 
     def parts(self) -> Iterable[tuple[str, int, slice, tuple[int, ...]]]:
@@ -146,6 +150,9 @@ def write_tree(leaves: list[Leaf], params: Mapping[str, Any]) -> dict[str, np.nd
                 f"params {'/'.join(leaf.path)} is {array.shape}, the config says "
                 f"{leaf.array_shape()}"
             )
+        if leaf.alternating:
+            halves = array.reshape(*array.shape[:-1], 2, -1)
+            array = halves.swapaxes(-1, -2).reshape(array.shape)
         for name, group, columns, _ in leaf.parts():
             part = (array[group] if leaf.stacked else array)[..., columns]
             tensors[name] = np.ascontiguousarray(part.T if leaf.transpose else part)

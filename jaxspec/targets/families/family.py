@@ -6,19 +6,21 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from jaxspec.core.config import TargetConfig
+from jaxspec.core.config import LayerConfig, TargetConfig
+from jaxspec.io.weights.weight_map import Leaf
+from jaxspec.targets.families.gguf_family import GgufFamily
 
 
 def _nothing(hf_or_config: Any) -> dict[str, Any]:
     return {}
 
 
+def _same_layers(hf: dict[str, Any]) -> list[dict[str, Any]]:
+    return []
+
+
 def _same_name(name: str) -> str:
     return name
-
-
-def _never(hf: dict[str, Any]) -> bool:
-    return False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,13 +32,16 @@ class TargetFamily:
       architecture: the class that config.json names, for example `LlamaForCausalLM`.
       qk_norm: whether queries and keys of each head are normalised by RMSNorm.
       head_dim: width of a head if config.json does not give it (default: hidden_size / heads).
-      read: config.json -> further fields of `TargetConfig`, for example `moe`.
+      read: config.json -> fields of `TargetConfig` that Llama's files do not state, or state
+        otherwise.
+      read_layers: config.json -> fields of `LayerConfig` in which each layer differs from them;
+        empty if layers do not differ.
       write: TargetConfig -> entries of these fields in config.json.
-      uses_window: config.json -> whether sliding-window attention is in use, which targets do not
-        support. `layer_types` is always checked, too.
       weight_name: Llama's name of a tensor -> its name in this family's files.
-      gguf: llama.cpp's name of the architecture in GGUF files; None: GGUF is not supported.
-      gguf_permuted: whether llama.cpp permutes the rows of query and key projections in GGUF.
+      fused: whether files hold q, k and v as `qkv_proj`, and gate and up as `gate_up_proj`.
+      list_sparse: (config of a layer, its number) -> leaves of its experts, with the names of this
+        family's files; None: Qwen3-MoE's.
+      gguf: how GGUF files hold the family; None: they are not supported.
     """
 
     name: str
@@ -44,8 +49,9 @@ class TargetFamily:
     qk_norm: bool = False
     head_dim: int | None = None
     read: Callable[[dict[str, Any]], dict[str, Any]] = _nothing
+    read_layers: Callable[[dict[str, Any]], list[dict[str, Any]]] = _same_layers
     write: Callable[[TargetConfig], dict[str, Any]] = _nothing
-    uses_window: Callable[[dict[str, Any]], bool] = _never
     weight_name: Callable[[str], str] = _same_name
-    gguf: str | None = None
-    gguf_permuted: bool = False
+    fused: bool = False
+    list_sparse: Callable[[LayerConfig, int], list[Leaf]] | None = None
+    gguf: GgufFamily | None = None

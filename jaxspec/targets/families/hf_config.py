@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
-from jaxspec.core.config import TargetConfig
+from jaxspec.core.config import TargetConfig, layer_of
 from jaxspec.io.quantised.registry import find_format
-from jaxspec.targets.families.family import TargetFamily
-from jaxspec.targets.families.hf_fields import integer, transformer_fields, transformer_fields_to_hf
+from jaxspec.targets.families.hf_fields import (
+    find_text_config,
+    integer,
+    transformer_fields,
+    transformer_fields_to_hf,
+)
 from jaxspec.targets.families.registry import family_of, family_of_hf
 
 
@@ -19,16 +24,21 @@ def target_config(hf: dict[str, Any]) -> TargetConfig:
         computation and is not supported.
     """
     family = family_of_hf(hf)
-    _refuse_unsupported(hf, family)
-    return TargetConfig(
-        **transformer_fields(hf, default_head_dim=family.head_dim),
-        qk_norm=family.qk_norm,
-        family=family.name,
-        vocab_size=integer(hf, "vocab_size"),
-        tie_embeddings=bool(hf.get("tie_word_embeddings", False)),
-        max_positions=integer(hf, "max_position_embeddings"),
-        **family.read(hf),
-    )
+    hf = find_text_config(hf)
+    _refuse_unsupported(hf)
+    fields = transformer_fields(hf, default_head_dim=family.head_dim)
+    fields |= {
+        "qk_norm": family.qk_norm,
+        "family": family.name,
+        "vocab_size": integer(hf, "vocab_size"),
+        "tie_embeddings": bool(hf.get("tie_word_embeddings", False)),
+        "max_positions": integer(hf, "max_position_embeddings"),
+    }
+    config = TargetConfig(**fields | family.read(hf))
+    base, changes = layer_of(config), family.read_layers(hf)
+    layers = tuple(dataclasses.replace(base, **change) for change in changes)
+    alike = all(layer == base for layer in layers)
+    return config if alike else dataclasses.replace(config, layers=layers)
 
 
 def target_config_to_hf(config: TargetConfig, dtype: str = "float32") -> dict[str, Any]:
@@ -50,12 +60,8 @@ def target_config_to_hf(config: TargetConfig, dtype: str = "float32") -> dict[st
     }
 
 
-def _refuse_unsupported(hf: dict[str, Any], family: TargetFamily) -> None:
+def _refuse_unsupported(hf: dict[str, Any]) -> None:
     """Refuse settings that change the computation and are not supported."""
     find_format(hf)
     if hf.get("mlp_bias"):
         raise ValueError("config.json: mlp_bias is not supported")
-    if set(hf.get("layer_types") or ()) - {"full_attention"} or family.uses_window(hf):
-        raise ValueError(
-            "config.json: sliding-window attention is in use, which is not supported for targets"
-        )

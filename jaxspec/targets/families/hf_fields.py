@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxspec.core.config import RopeScaling, TransformerConfig
+from jaxspec.core.config import TransformerConfig
+from jaxspec.targets.families.hf_rope import read_rope, write_rope
+
+# Names of activations in config.json -> in `LayerConfig`.
+ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 
 
 def transformer_fields(hf: dict[str, Any], default_head_dim: int | None = None) -> dict[str, Any]:
-    """Read the fields of `TransformerConfig` except `qk_norm`, for targets and block drafters."""
+    """Read the fields of `TransformerConfig` that Llama's files state, for targets and drafters.
+
+    Raises:
+      ValueError: an entry is missing, does not fit another one, or is not supported.
+    """
     hidden, heads = integer(hf, "hidden_size"), integer(hf, "num_attention_heads")
     kv_heads = integer(hf, "num_key_value_heads", heads)
-    head_dim = integer(hf, "head_dim", default_head_dim or hidden // heads)
+    head_dim = read_head_dim(hf, default_head_dim)
     if heads % kv_heads:
         raise ValueError(
             f"config.json: num_attention_heads {heads} is not a multiple of "
@@ -19,11 +27,13 @@ def transformer_fields(hf: dict[str, Any], default_head_dim: int | None = None) 
         )
     if head_dim % 2:
         raise ValueError(f"config.json: head_dim {head_dim} is odd; rotary positions need pairs")
-    if hf.get("hidden_act", "silu") != "silu":
+    named = hf.get("hidden_activation") or hf.get("hidden_act") or "silu"
+    if named not in ACTIVATIONS:
         raise ValueError(
-            f"config.json: hidden_act {hf['hidden_act']!r} is not supported (only 'silu' is)"
+            f"config.json: hidden_act {named!r} is not supported (supported: "
+            f"{', '.join(map(repr, ACTIVATIONS))})"
         )
-    theta, scaling = rope_settings(hf)
+    biased = bool(hf.get("attention_bias", False))
     return {
         "hidden_size": hidden,
         "num_layers": integer(hf, "num_hidden_layers"),
@@ -31,27 +41,17 @@ def transformer_fields(hf: dict[str, Any], default_head_dim: int | None = None) 
         "num_kv_heads": kv_heads,
         "head_dim": head_dim,
         "ffn_size": integer(hf, "intermediate_size"),
-        "rope_theta": theta,
-        "rope_scaling": scaling,
+        "activation": ACTIVATIONS[named],
+        "rope": read_rope(hf, head_dim),
         "norm_eps": float(hf.get("rms_norm_eps", 1e-6)),
-        "attention_bias": bool(hf.get("attention_bias", False)),
+        "qkv_bias": biased,
+        "o_bias": biased,
     }
 
 
 def transformer_fields_to_hf(config: TransformerConfig, dtype: str) -> dict[str, Any]:
-    """Invert `transformer_fields`.
-
-    RoPE is written in both spellings, since each serving engine knows only one of them.
-    """
-    scaling = {"rope_type": "default"}
-    if config.rope_scaling is not None:
-        scaling = {
-            "rope_type": "llama3",
-            "factor": config.rope_scaling.factor,
-            "low_freq_factor": config.rope_scaling.low_freq_factor,
-            "high_freq_factor": config.rope_scaling.high_freq_factor,
-            "original_max_position_embeddings": config.rope_scaling.original_max_positions,
-        }
+    """Invert `transformer_fields`."""
+    activation = "silu" if config.activation == "silu" else "gelu_pytorch_tanh"
     return {
         "hidden_size": config.hidden_size,
         "num_hidden_layers": config.num_layers,
@@ -59,45 +59,40 @@ def transformer_fields_to_hf(config: TransformerConfig, dtype: str) -> dict[str,
         "num_key_value_heads": config.num_kv_heads,
         "head_dim": config.head_dim,
         "intermediate_size": config.ffn_size,
-        "hidden_act": "silu",
+        "hidden_act": activation,
         "rms_norm_eps": config.norm_eps,
-        "attention_bias": config.attention_bias,
-        "rope_theta": config.rope_theta,
-        "rope_scaling": scaling if config.rope_scaling is not None else None,
-        "rope_parameters": {**scaling, "rope_theta": config.rope_theta},
+        "attention_bias": config.qkv_bias,
+        **write_rope(config.rope),
         "dtype": dtype,
         "torch_dtype": dtype,
     }
 
 
-def rope_settings(hf: dict[str, Any]) -> tuple[float, RopeScaling | None]:
-    """Read RoPE's base and scaling.
+def find_text_config(hf: dict[str, Any]) -> dict[str, Any]:
+    """Return the entries of the text model, which a model of text and images has in `text_config`.
 
-    They are in `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (4).
+    What that does not state, the entries around it do, but for the architecture.
     """
-    rope = {**(hf.get("rope_scaling") or {}), **(hf.get("rope_parameters") or {})}
-    if any(isinstance(value, dict) for value in rope.values()):
-        raise ValueError(
-            "config.json: RoPE settings that differ between layer types are not supported"
-        )
-    theta = float(rope.get("rope_theta") or hf.get("rope_theta") or 10000.0)
-    kind = rope.get("rope_type", rope.get("type", "default")) or "default"
-    partial = rope.get("partial_rotary_factor", hf.get("partial_rotary_factor", 1.0))
-    if partial not in (None, 1, 1.0):
-        raise ValueError(
-            f"config.json: partial_rotary_factor {partial} is not supported (only 1 is)"
-        )
-    if kind == "default":
-        return theta, None
-    if kind != "llama3":
-        raise ValueError(
-            f"config.json: rope type {kind!r} is not supported (supported: 'default', 'llama3')"
-        )
-    fields = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-    missing = [field for field in fields if rope.get(field) is None]
-    if missing:
-        raise ValueError(f"config.json: rope type 'llama3' needs {', '.join(missing)}")
-    return theta, RopeScaling(*(float(rope[field]) for field in fields[:3]), int(rope[fields[3]]))
+    text = hf.get("text_config")
+    if not isinstance(text, dict):
+        return hf
+    return {name: value for name, value in hf.items() if name != "architectures"} | text
+
+
+def read_head_dim(hf: dict[str, Any], default: int | None = None) -> int:
+    """Read the width of a head."""
+    hidden, heads = integer(hf, "hidden_size"), integer(hf, "num_attention_heads")
+    return integer(hf, "head_dim", default or hidden // heads)
+
+
+def read_first(hf: dict[str, Any], *names: str) -> int:
+    """Read a positive integer that files spell in several ways, the first of `names` that is there.
+
+    Raises:
+      ValueError: none is there, or it is not a positive integer.
+    """
+    found = [name for name in names if hf.get(name) is not None]
+    return integer(hf, (found or names)[0])
 
 
 def integer(hf: dict[str, Any], name: str, default: int | None = None) -> int:

@@ -6,9 +6,18 @@ from typing import Any
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.runtime.near_miss import choose_one
-from jaxspec.targets.families.dense import LLAMA, QWEN3
 from jaxspec.targets.families.family import TargetFamily
-from jaxspec.targets.families.qwen3_moe import QWEN3_MOE
+from jaxspec.targets.families.hf_fields import find_text_config
+from jaxspec.targets.families.shipped.gemma3 import GEMMA3
+from jaxspec.targets.families.shipped.glm4_moe import GLM4_MOE
+from jaxspec.targets.families.shipped.gpt_oss import GPT_OSS
+from jaxspec.targets.families.shipped.granite import GRANITE
+from jaxspec.targets.families.shipped.llama import LLAMA, MINISTRAL, MINISTRAL3, MISTRAL
+from jaxspec.targets.families.shipped.olmo import OLMO2, OLMO3
+from jaxspec.targets.families.shipped.phi3 import PHI3
+from jaxspec.targets.families.shipped.qwen import QWEN2, QWEN3
+from jaxspec.targets.families.shipped.qwen3_moe import QWEN3_MOE
+from jaxspec.targets.families.shipped.smollm3 import SMOLLM3
 
 _FAMILIES: dict[str, TargetFamily] = {}
 
@@ -61,7 +70,8 @@ def family_of_hf(hf: dict[str, Any]) -> TargetFamily:
     Raises:
       ValueError: unknown architecture; the message lists the supported ones.
     """
-    architecture, name = (hf.get("architectures") or [None])[0], hf.get("model_type")
+    text = find_text_config(hf)
+    architecture, name = (text.get("architectures") or [None])[0], text.get("model_type")
     family = _FAMILIES.get(name) if isinstance(name, str) else None
     if family is not None and architecture in (None, family.architecture):
         return family
@@ -76,5 +86,7 @@ def family_of_hf(hf: dict[str, Any]) -> TargetFamily:
     )
 
 
-for _family in (QWEN3, LLAMA, QWEN3_MOE):
+_SHIPPED = (QWEN3, LLAMA, QWEN3_MOE, QWEN2, MISTRAL, MINISTRAL, MINISTRAL3, PHI3, OLMO2, OLMO3)
+_SHIPPED += (SMOLLM3, GRANITE, GPT_OSS, GEMMA3, GLM4_MOE)
+for _family in _SHIPPED:
     register(_family)

@@ -88,6 +88,9 @@ def _read_group(
     found = flatten_dict(_read(whole, stored, dtype)["params"])
     for leaf in whole:
         yield leaf, replicate(found[leaf.path], mesh)
+    for leaf, split in [pair for pair in shared if _lies_as_it_is(pair[0])]:
+        yield leaf, _cut_array(_read([leaf], stored, dtype)["params"], leaf, split, mesh)
+    shared = [pair for pair in shared if not _lies_as_it_is(pair[0])]
     parts: dict[tuple[str, ...], list[jax.Array]] = {leaf.path: [] for leaf, _ in shared}
     for number, device in enumerate(mesh.devices.flat):
         if device.process_index != jax.process_index():
@@ -97,6 +100,21 @@ def _read_group(
                 parts[path].append(array)
     for leaf, split in shared:
         yield leaf, _join(parts[leaf.path], split, mesh)
+
+
+def _lies_as_it_is(leaf: Leaf) -> bool:
+    """Whether a leaf is one tensor of several axes that the file holds as the tree does.
+
+    Its shares are no rows or columns of a matrix: gpt-oss's experts are such.
+    """
+    return not (leaf.transpose or leaf.stacked) and len(leaf.shapes[0]) > 1
+
+
+def _cut_array(tree: dict[str, Any], leaf: Leaf, split: Split, mesh: Mesh) -> jax.Array:
+    """Give each device its share of a leaf that was read whole."""
+    whole = np.asarray(order(flatten_dict(tree)[leaf.path], split))
+    placed = NamedSharding(mesh, split.spec(whole.ndim))
+    return jax.make_array_from_callback(whole.shape, placed, lambda at: whole[at])
 
 
 def _read_share(
@@ -138,16 +156,16 @@ def cut_leaf(
         shapes = tuple((outputs, size) for outputs, _ in leaf.shapes)
         blocks = {name: (slice(0, shape[0]), columns) for name, _, _, shape in leaf.parts()}
         return leaf._replace(shapes=shapes), blocks
-    order = split.order
-    if order is None:
-        order = np.arange(leaf.array_shape()[-1]).reshape(devices, -1)
-    order = order[number]
-    if (order < 0).all():
+    places = split.order
+    if places is None:
+        places = np.arange(leaf.array_shape()[-1]).reshape(devices, -1)
+    places = places[number]
+    if (places < 0).all():
         return leaf, {}
     rows, end = [], 0
     for shape in leaf.shapes:
         start, end = end, end + shape[0]
-        own = order[(order >= start) & (order < end)] - start
+        own = places[(places >= start) & (places < end)] - start
         rows.append(slice(int(own[0]), int(own[-1]) + 1))
     shapes = tuple(
         (part.stop - part.start, *shape[1:]) for part, shape in zip(rows, leaf.shapes, strict=True)

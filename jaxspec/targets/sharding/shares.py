@@ -8,12 +8,13 @@ token. All else is small, and every device has it. Experts can be shared whole i
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from jaxspec.core.config import TargetConfig
+from jaxspec.core.config import LayerConfig, MoEConfig, TargetConfig
 from jaxspec.core.mesh import MODEL
 from jaxspec.core.runtime.near_miss import choose_one
 
@@ -68,7 +69,17 @@ def choose_experts(
             f"experts is 'expert', and the target has {count} experts for {devices} "
             f"device{'s' if devices > 1 else ''}: {_advise(config, 'expert', most)}"
         )
-    return dataclasses.replace(config, moe=dataclasses.replace(moe, devices=devices))
+    return _replace_layers(config, lambda c: {"moe": _share_moe(c.moe, devices=devices)})
+
+
+def _replace_layers(config: TargetConfig, change: Callable[[LayerConfig], dict]) -> TargetConfig:
+    """Change fields of a config and of those of its layers: what `change` returns for each."""
+    layers = tuple(dataclasses.replace(layer, **change(layer)) for layer in config.layers)
+    return dataclasses.replace(config, **change(config), layers=layers)
+
+
+def _share_moe(moe: MoEConfig | None, **changes: int) -> MoEConfig | None:
+    return None if moe is None else dataclasses.replace(moe, **changes)
 
 
 def widen(config: TargetConfig, devices: int, most: int | None = None) -> TargetConfig:
@@ -91,8 +102,8 @@ def widen(config: TargetConfig, devices: int, most: int | None = None) -> Target
         raise ValueError(
             f"{devices} devices cannot share {misfit}: {_advise(config, experts, most)}"
         )
-    heads = max(config.num_kv_heads, devices)
-    return dataclasses.replace(config, num_kv_heads=heads, tie_embeddings=False)
+    wide = _replace_layers(config, lambda c: {"num_kv_heads": max(c.num_kv_heads, devices)})
+    return dataclasses.replace(wide, tie_embeddings=False)
 
 
 def list_counts(
@@ -111,9 +122,10 @@ def list_counts(
 
 def _find_misfit(config: TargetConfig, devices: int, experts: str) -> str | None:
     """Describe what so many devices cannot share of a target; None if they can share all."""
-    heads, kv, moe = config.num_heads, config.num_kv_heads, config.moe
-    if heads % devices or (kv % devices and devices % kv):
-        return f"{heads} heads with {kv} kv heads"
+    moe = config.moe
+    for heads, kv in sorted({(c.num_heads, c.num_kv_heads) for c in config.list_layers()}):
+        if heads % devices or (kv % devices and devices % kv):
+            return f"{heads} heads with {kv} kv heads"
     if experts == "expert":
         count = 0 if moe is None else moe.num_experts
         if not count or devices == 1 or count % devices:
@@ -137,17 +149,21 @@ def share_of(config: TargetConfig, devices: int) -> TargetConfig:
 
     It has no output projection: `tie_embeddings` only says so.
     """
-    c, moe = config, config.moe
-    if moe is not None and moe.devices == 1:
-        moe = dataclasses.replace(moe, expert_ffn_size=moe.expert_ffn_size // devices)
-    return dataclasses.replace(
-        config,
-        num_heads=c.num_heads // devices,
-        num_kv_heads=c.num_kv_heads // devices,
-        ffn_size=c.ffn_size // devices,
-        moe=moe,
-        tie_embeddings=True,
-    )
+
+    def share(c: LayerConfig) -> dict:
+        moe = c.moe
+        if moe is not None:
+            own = moe.expert_ffn_size // (devices if moe.devices == 1 else 1)
+            shared = moe.shared_ffn_size // devices
+            moe = _share_moe(moe, expert_ffn_size=own, shared_ffn_size=shared)
+        return {
+            "num_heads": c.num_heads // devices,
+            "num_kv_heads": c.num_kv_heads // devices,
+            "ffn_size": c.ffn_size // devices,
+            "moe": moe,
+        }
+
+    return dataclasses.replace(_replace_layers(config, share), tie_embeddings=True)
 
 
 def find_split(
@@ -165,34 +181,65 @@ def find_split(
         shared = path == ("lm_head",) and config.vocab_size % devices == 0
         return Split(-1) if shared else Split()
     module, name = path[-2:]
-    whole = config.moe is not None and config.moe.devices > 1
-    if whole and module == "mlp" and name != "router":
-        return Split(-2 if scale else -3)
+    if not path[0].startswith("layers_"):
+        return Split()
+    layer = config.layer(int(path[0].removeprefix("layers_")))
+    if module == "mlp" and layer.moe is not None:
+        return _find_expert_split(name, layer, devices, scale)
     if module == "qkv":
-        return Split(-1, _order_heads(config, devices))
-    if "gate_up" in (module, name):
-        return Split(-1, _order_gate_up(_ffn_size(path, config), devices))
+        return Split(-1, _order_heads(layer, devices, "qkv"))
+    if module in ("q_norm", "k_norm") and layer.qk_norm_whole:
+        return Split(-1, _order_heads(layer, devices, module[0]))
+    if name == "sinks":
+        return Split(-1)
+    if module == "gate_up":
+        return Split(-1, _order_gate_up(_ffn_size(path, layer), devices))
     if module == "o" and name == "bias":
-        # The devices' results are added up, so only one of them has the bias.
-        order = np.full((devices, config.hidden_size), -1)
-        order[0] = np.arange(config.hidden_size)
-        return Split(-1, order)
-    if module in ("o", "down") or name == "down":
+        return _give_to_first(config.hidden_size, devices)
+    if module in ("o", "down"):
         return Split() if scale else Split(-2)
     return Split()
 
 
-def _order_heads(config: TargetConfig, devices: int) -> np.ndarray:
-    """Order the columns of fused queries, keys and values: those of a device side by side."""
-    queries, keys = config.num_heads, config.num_kv_heads
+def _find_expert_split(name: str, layer: LayerConfig, devices: int, scale: bool) -> Split:
+    """Find how devices share an array of a sparse layer's experts."""
+    moe = layer.moe
+    if moe.devices > 1 and name in ("gate_up", "down", "gate_up_bias", "down_bias"):
+        return Split(-2 if scale or name.endswith("bias") else -3)
+    if name in ("gate_up", "gate_up_bias"):
+        return Split(-1, _order_gate_up(moe.expert_ffn_size, devices))
+    if name == "down":
+        return Split() if scale else Split(-2)
+    if name == "down_bias":
+        return _give_to_first(layer.hidden_size, devices)
+    return Split()
+
+
+def _give_to_first(width: int, devices: int) -> Split:
+    """Give a bias to one device alone, because the devices' results are added up."""
+    order = np.full((devices, width), -1)
+    order[0] = np.arange(width)
+    return Split(-1, order)
+
+
+def _order_heads(layer: LayerConfig, devices: int, kinds: str) -> np.ndarray:
+    """Order columns of heads, those of a device side by side.
+
+    Args:
+      kinds: what lies side by side as a whole, of queries (q), keys (k) and values (v).
+    """
+    queries, keys = layer.num_heads, layer.num_kv_heads
+    start, before = {}, 0
+    for kind in kinds:
+        start[kind], before = before, before + (queries if kind == "q" else keys)
     heads: list[int] = []
     for device in range(devices):
         first = device * keys // devices
         own = range(first, first + max(keys // devices, 1))
-        heads += range(device * queries // devices, (device + 1) * queries // devices)
-        heads += [queries + head for head in own]
-        heads += [queries + keys + head for head in own]
-    columns = np.array(heads)[:, None] * config.head_dim + np.arange(config.head_dim)
+        asked = range(device * queries // devices, (device + 1) * queries // devices)
+        for kind in kinds:
+            heads += [start[kind] + head for head in (asked if kind == "q" else own)]
+    columns = np.array(heads)[:, None] * layer.head_dim + np.arange(layer.head_dim)
     return columns.reshape(devices, -1)
 
 
@@ -202,16 +249,18 @@ def _order_gate_up(width: int, devices: int) -> np.ndarray:
     return np.concatenate([gate, width + gate], axis=1)
 
 
-def _ffn_size(path: tuple[str, ...], config: TargetConfig) -> int:
-    """Return the feed-forward channels of the layer that `path` is in."""
-    moe, layer = config.moe, int(path[0].removeprefix("layers_"))
-    sparse = moe is not None and layer not in moe.dense_layers
-    return moe.expert_ffn_size if sparse else config.ffn_size
+def _ffn_size(path: tuple[str, ...], layer: LayerConfig) -> int:
+    """Return the width of the gated feed-forward that `path` is in."""
+    return layer.moe.shared_ffn_size if "shared" in path else layer.ffn_size
 
 
 def _ffn_sizes(config: TargetConfig, experts: str) -> set[int]:
     """List the numbers of channels that devices share."""
-    layers = range(config.num_layers)
-    if config.moe is not None and experts == "expert":
-        layers = config.moe.dense_layers
-    return {_ffn_size((f"layers_{layer}",), config) for layer in layers}
+    found = set()
+    for layer in config.list_layers():
+        if layer.moe is None:
+            found.add(layer.ffn_size)
+            continue
+        found |= {layer.moe.shared_ffn_size} - {0}
+        found |= {layer.moe.expert_ffn_size} if experts == "channel" else set()
+    return found

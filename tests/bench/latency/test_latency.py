@@ -32,7 +32,17 @@ from jaxspec.cli import main as cli
 from jaxspec.cli.shared.errors import USER_ERROR
 from jaxspec.core.config import TargetConfig
 
-TOY = TargetConfig(16, 2, 2, 1, 8, 16, vocab_size=64, tie_embeddings=True, max_positions=256)
+TOY = TargetConfig(
+    hidden_size=16,
+    num_layers=2,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=8,
+    ffn_size=16,
+    vocab_size=64,
+    tie_embeddings=True,
+    max_positions=256,
+)
 COLUMNS = [
     "context",
     "rows",

@@ -29,7 +29,8 @@ from jaxspec.drafters.registry import make_drafter
 from jaxspec.io.files.safetensors_files import WEIGHTS
 from jaxspec.io.weights.weight_map import WeightMismatch
 from jaxspec.targets.attention import full_mask
-from jaxspec.targets.layers import DecoderLayer, rope_table
+from jaxspec.targets.layers import DecoderLayer
+from jaxspec.targets.rope import rope_table
 from jaxspec.zoo.convert import convert
 from jaxspec.zoo.inspect import describe_checkpoint
 from jaxspec.zoo.save import save

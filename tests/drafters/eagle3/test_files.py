@@ -180,12 +180,34 @@ def test_refused_configs(hf, message):
 def test_drafters_of_another_target():
     config = eagle_config.config_from_hf(HF)
     with pytest.raises(ValueError, match="at least 7 layers, not 6"):
-        eagle_config.for_target(config, TargetConfig(64, 6, 4, 2, 16, 64, vocab_size=257))
+        eagle_config.for_target(
+            config,
+            TargetConfig(
+                hidden_size=64,
+                num_layers=6,
+                num_heads=4,
+                num_kv_heads=2,
+                head_dim=16,
+                ffn_size=64,
+                vocab_size=257,
+            ),
+        )
     with pytest.raises(
         ValueError,
         match="hidden size is 64.*the target's 32; its vocabulary has 257 tokens, the target's 99",
     ):
-        eagle_config.for_target(config, TargetConfig(32, 8, 4, 2, 16, 64, vocab_size=99))
+        eagle_config.for_target(
+            config,
+            TargetConfig(
+                hidden_size=32,
+                num_layers=8,
+                num_heads=4,
+                num_kv_heads=2,
+                head_dim=16,
+                ffn_size=64,
+                vocab_size=99,
+            ),
+        )
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_a_published_folder_is_known_by_its_tensors(tmp_path):
     folder = publish(tmp_path / "x", TENSORS | {"embed_tokens.weight": EMBEDDING}, bias=True)
     params = jaxspec.load(TARGET, drafter=folder, dtype="float32")
     ((name, config),) = params.spec.drafters
-    assert (name, config.depth, config.attention_bias) == ("griffin", 6, False)
+    assert (name, config.depth, config.qkv_bias) == ("griffin", 6, False)
     assert config.feature_layers == (params.spec.target.num_layers,)
     written = files.tensors(params.drafter("griffin"), config)
     assert written.keys() == TENSORS.keys() and len(written) == 14
@@ -78,7 +78,7 @@ def test_biases_of_q_k_and_v_are_there_or_not(tmp_path, stated, biased):
     folder = publish(tmp_path / "x", tensors, **({"qkv_bias": True} if stated else {}))
     params = jaxspec.load(TARGET, drafter=folder, dtype="float32")
     config, weights = params.spec.drafter("griffin"), params.drafter("griffin")["params"]
-    assert config.attention_bias == biased
+    assert config.qkv_bias == biased
     found = {name for name in ("q", "kv", "o") if "bias" in weights["attention"][name]}
     assert found == ({"q", "kv"} if biased else set())
     jaxspec.save(params, tmp_path / "saved")

@@ -73,7 +73,7 @@ def test_every_part_of_a_forward_pass(params, unembed):
 
 
 def rope_of(model, places):
-    from jaxspec.targets.layers import rope_table
+    from jaxspec.targets.rope import rope_table
 
     return (rope_table(places, model.config),)
 

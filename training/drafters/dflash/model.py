@@ -47,8 +47,7 @@ def make_block_config(
         "num_kv_heads",
         "head_dim",
         "ffn_size",
-        "rope_theta",
-        "rope_scaling",
+        "rope",
         "norm_eps",
     )
     own = {name: getattr(options, name, None) for name in same}

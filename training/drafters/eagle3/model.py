@@ -45,8 +45,7 @@ def make_wide_config(
     config = config_class(
         hidden_size=target.hidden_size,
         **{name: getattr(options, name) or getattr(target, name) for name in sizes},
-        rope_theta=target.rope_theta,
-        rope_scaling=target.rope_scaling,
+        rope=target.rope,
         norm_eps=target.norm_eps,
         qk_norm=False,
         feature_layers=options.feature_layers or default_feature_layers(target.num_layers),

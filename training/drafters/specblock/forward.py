@@ -13,7 +13,9 @@ import jax.numpy as jnp
 
 from jaxspec.drafters.specblock.network import SpecBlock, SpecBlockConfig, slot_positions
 from jaxspec.targets.attention import attend
-from jaxspec.targets.layers import DecoderLayer, apply_rope, rope_table
+from jaxspec.targets.layers import DecoderLayer
+from jaxspec.targets.rope import rope_table
+from pallas_kernels.reference import apply_rope
 
 from ...loss.terms import gather
 

@@ -1,8 +1,4 @@
-"""Read a target from a GGUF file: its config.json, and its tensors by Hugging Face name.
-
-llama.cpp names tensors differently, stacks a layer's experts in one tensor, and permutes the rows
-of Llama's query and key projections for its own RoPE (`LlamaModel.permute` in its converter).
-"""
+"""Read the config.json of a target from the metadata of a GGUF file."""
 
 from __future__ import annotations
 
@@ -11,33 +7,13 @@ from typing import Any
 import numpy as np
 
 from jaxspec.io.files.gguf_files import GgufFile
-from jaxspec.io.files.tensors import RowReader, Tensors
 from jaxspec.io.text.gguf_tokenizer import end_ids
 from jaxspec.targets.families.family import TargetFamily
 from jaxspec.targets.families.registry import families
 
-_TOP = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-}
-_LAYER = {
-    "attn_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-    "ffn_gate_inp": "mlp.gate",
-}
-_EXPERTS = {"ffn_gate_exps": "gate_proj", "ffn_up_exps": "up_proj", "ffn_down_exps": "down_proj"}
-# Frequencies of Llama 3's RoPE, which config.json describes by four numbers.
+# Factors of Llama 3's RoPE, which config.json describes by four numbers.
 _FREQUENCIES = "rope_freqs.weight"
+_LONG, _SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
 OUTPUT = "output.weight"
 
 
@@ -48,7 +24,7 @@ def family_of_gguf(file: GgufFile) -> TargetFamily:
       ValueError: none of them.
     """
     name = file.metadata.get("general.architecture")
-    found = {one.gguf: one for one in families() if one.gguf is not None}
+    found = {one.gguf.architecture: one for one in families() if one.gguf is not None}
     if name not in found:
         raise ValueError(
             f"{file.path}: GGUF architecture {name!r} is not supported (supported: "
@@ -64,7 +40,7 @@ def read_gguf_entries(file: GgufFile) -> dict[str, Any]:
       ValueError: an unknown architecture, a missing entry, or a RoPE scaling that is not supported.
     """
     family = family_of_gguf(file)
-    get = _Getter(file, family.gguf)
+    get = Getter(file, family.gguf.architecture)
     heads, hidden = get("attention.head_count"), get("embedding_length")
     rows = file.shape("token_embd.weight")[0]
     entries = {
@@ -84,75 +60,10 @@ def read_gguf_entries(file: GgufFile) -> dict[str, Any]:
         "attention_bias": "blk.0.attn_q.bias" in file,
         "eos_token_id": [id for id in end_ids(file) if id < rows],
     }
-    if get("expert_count", 0):
-        entries |= {
-            "num_experts": get("expert_count"),
-            "num_experts_per_tok": get("expert_used_count"),
-            "moe_intermediate_size": get("expert_feed_forward_length"),
-            # llama.cpp normalises the weights of Qwen3's chosen experts always.
-            "norm_topk_prob": True,
-        }
-    return entries | _rope_scaling(file, get)
+    return entries | _rope_scaling(file, get) | family.gguf.read(get)
 
 
-class GgufWeights(Tensors):
-    """Tensors of a GGUF file by Hugging Face name, float32, as `jaxspec.targets.weights` reads."""
-
-    packed: frozenset[str] = frozenset()
-
-    def __init__(self, file: GgufFile):
-        self.file = file
-        self._heads = {}
-        family = family_of_gguf(file)
-        if family.gguf_permuted:
-            get = _Getter(file, family.gguf)
-            heads = get("attention.head_count")
-            self._heads = {"attn_q": heads, "attn_k": get("attention.head_count_kv", heads)}
-        self._home: dict[str, tuple[str, int | None]] = {}
-        for name in file:
-            if name != _FREQUENCIES:
-                self._home |= self._names(name)
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        stored, expert = self._home[name]
-        array, heads = self.file.part(stored, expert), self._permuted_heads(stored)
-        return array if heads is None else _unpermute(array, heads)
-
-    def row_reader(self, name: str) -> RowReader:
-        stored, expert = self._home[name]
-        if self._permuted_heads(stored) is not None:  # rows are elsewhere in the file
-            return super().row_reader(name)
-        return self.file.row_reader(stored, expert)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        stored, expert = self._home[name]
-        shape = self.file.shape(stored)
-        return shape if expert is None else shape[1:]
-
-    def dtype(self, name: str) -> str:
-        return "F32"
-
-    def _permuted_heads(self, stored: str) -> int | None:
-        """Return the number of heads whose rows llama.cpp has permuted; None if it has not."""
-        parts = stored.split(".")
-        return self._heads.get(parts[2]) if parts[0] == "blk" else None
-
-    def _names(self, name: str) -> dict[str, tuple[str, int | None]]:
-        """Return {Hugging Face name: (stored name, expert)} of a stored tensor."""
-        parts = name.split(".")
-        kind = parts[-1]
-        if parts[0] != "blk":
-            return {f"{_TOP.get(parts[0], parts[0])}.{kind}": (name, None)}
-        layer = f"model.layers.{parts[1]}"
-        if parts[2] in _EXPERTS:
-            return {
-                f"{layer}.mlp.experts.{i}.{_EXPERTS[parts[2]]}.{kind}": (name, i)
-                for i in range(self.file.shape(name)[0])
-            }
-        return {f"{layer}.{_LAYER.get(parts[2], parts[2])}.{kind}": (name, None)}
-
-
-class _Getter:
+class Getter:
     """Read entries `<architecture>.<name>` of a file."""
 
     def __init__(self, file: GgufFile, architecture: str | None):
@@ -172,7 +83,36 @@ class _Getter:
         return value
 
 
-def _rope_scaling(file: GgufFile, get: _Getter) -> dict[str, Any]:
+def _rope_scaling(file: GgufFile, get: Getter) -> dict[str, Any]:
+    """Describe the scaling of RoPE.
+
+    Raises:
+      ValueError: a kind that is not supported.
+    """
+    kind = get("rope.scaling.type", "none") or "none"
+    original = get("rope.scaling.original_context_length", 0)
+    if _LONG in file:
+        settings = {"rope_type": "longrope", "original_max_position_embeddings": original}
+        settings |= {"short_factor": file[_SHORT].tolist(), "long_factor": file[_LONG].tolist()}
+        magnitude = get("rope.scaling.attn_factor", 0.0)
+        settings |= {"attention_factor": _round_float32(magnitude)} if magnitude else {}
+        return {"rope_scaling": settings}
+    if kind == "linear":
+        factor = _round_float32(get("rope.scaling.factor"))
+        return {"rope_scaling": {"rope_type": "linear", "factor": factor}}
+    if kind == "yarn":
+        settings = {"rope_type": "yarn", "factor": _round_float32(get("rope.scaling.factor"))}
+        settings |= {"original_max_position_embeddings": original} if original else {}
+        for name in ("beta_fast", "beta_slow"):
+            value = get(f"rope.scaling.yarn_{name}", 0.0)
+            settings |= {name: _round_float32(value)} if value else {}
+        return {"rope_scaling": settings}
+    if kind != "none":
+        raise ValueError(f"{file.path}: RoPE scaling {kind!r} is not supported")
+    return _read_llama3(file, get) if _FREQUENCIES in file else {}
+
+
+def _read_llama3(file: GgufFile, get: Getter) -> dict[str, Any]:
     """Describe Llama 3's RoPE scaling, of which GGUF holds the resulting factors only.
 
     Between two wavelengths a and b, a factor f of wavelength w obeys 1 / f = (1 - s) / F + s with
@@ -181,13 +121,8 @@ def _rope_scaling(file: GgufFile, get: _Getter) -> dict[str, Any]:
     by `low_freq_factor` and by `high_freq_factor`.
 
     Raises:
-      ValueError: another kind of scaling.
+      ValueError: the factors are of another scaling.
     """
-    kind = get("rope.scaling.type", "none")
-    if kind not in ("none", ""):
-        raise ValueError(f"{file.path}: RoPE scaling {kind!r} is not supported")
-    if _FREQUENCIES not in file:
-        return {}
     factors = np.asarray(file[_FREQUENCIES], np.float64)
     theta = float(get("rope.freq_base", 10000.0))
     wavelengths = 2 * np.pi * theta ** (np.arange(len(factors)) / len(factors))
@@ -220,12 +155,6 @@ def _llama3_factors(wavelengths: np.ndarray, settings: dict[str, Any]) -> np.nda
     low, high = settings["low_freq_factor"], settings["high_freq_factor"]
     smooth = np.clip((positions / wavelengths - low) / (high - low), 0, 1)
     return 1 / ((1 - smooth) / settings["factor"] + smooth)
-
-
-def _unpermute(array: np.ndarray, heads: int) -> np.ndarray:
-    """Undo the permutation of rows that interleaves the two halves of each head."""
-    rows = array.shape[0] // heads
-    return array.reshape(heads, rows // 2, 2, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
 
 
 def _round_float32(value: float) -> float:

@@ -1,0 +1,1 @@
+"""The families that ship, one idea of layers a file."""

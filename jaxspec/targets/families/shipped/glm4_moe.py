@@ -1,0 +1,85 @@
+"""GLM-4.5 and GLM-4.5-Air: sigmoid routers, a shared expert, and dense layers at the beginning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxspec.core.config import LayerConfig, MoEConfig, TargetConfig
+from jaxspec.io.weights.weight_map import Leaf
+from jaxspec.targets.families.family import TargetFamily
+from jaxspec.targets.families.hf_fields import integer, read_first
+from jaxspec.targets.layer_leaves import list_experts, list_gated
+
+
+def _read(hf: dict[str, Any]) -> dict[str, Any]:
+    expert, shared = integer(hf, "moe_intermediate_size"), hf.get("n_shared_experts", 1)
+    moe = MoEConfig(
+        num_experts=read_first(hf, "n_routed_experts", "num_local_experts"),
+        experts_per_token=integer(hf, "num_experts_per_tok"),
+        expert_ffn_size=expert,
+        normalize_weights=bool(hf.get("norm_topk_prob", True)),
+        score="sigmoid",
+        weight_scale=float(hf.get("routed_scaling_factor") or 1.0),
+        groups=integer(hf, "n_group", 1),
+        kept_groups=integer(hf, "topk_group", 1),
+        shared_ffn_size=expert * (shared or 0),
+    )
+    return {
+        "moe": moe,
+        "qk_norm": bool(hf.get("use_qk_norm", False)),
+        "qkv_bias": bool(hf.get("attention_bias", False)),
+        "o_bias": False,
+    }
+
+
+def _read_layers(hf: dict[str, Any]) -> list[dict[str, Any]]:
+    """Read which layers are dense: by type, or as many as the file says at the beginning."""
+    count, dense = integer(hf, "num_hidden_layers"), hf.get("first_k_dense_replace", 1)
+    types = hf.get("mlp_layer_types") or ["dense" if i < dense else "sparse" for i in range(count)]
+    if len(types) != count:
+        raise ValueError(f"config.json: mlp_layer_types lists {len(types)} of {count} layers")
+    return [{"moe": None} if kind == "dense" else {} for kind in types]
+
+
+def _write(config: TargetConfig) -> dict[str, Any]:
+    moe = config.moe
+    dense = [layer.moe is None for layer in config.list_layers()]
+    return {
+        "n_routed_experts": moe.num_experts,
+        "num_experts_per_tok": moe.experts_per_token,
+        "moe_intermediate_size": moe.expert_ffn_size,
+        "norm_topk_prob": moe.normalize_weights,
+        "routed_scaling_factor": moe.weight_scale,
+        "n_group": moe.groups,
+        "topk_group": moe.kept_groups,
+        "n_shared_experts": moe.shared_ffn_size // moe.expert_ffn_size,
+        "first_k_dense_replace": dense.index(False) if False in dense else len(dense),
+        "mlp_layer_types": ["dense" if one else "sparse" for one in dense],
+        "use_qk_norm": config.qk_norm,
+    }
+
+
+def _list_sparse(config: LayerConfig, index: int) -> list[Leaf]:
+    path, names = (f"layers_{index}", "mlp"), f"model.layers.{index}.mlp"
+    router, *experts = list_experts(config, index)
+    bias = (f"{names}.gate.e_score_correction_bias",)
+    leaves = [
+        router._replace(wide=True),
+        Leaf((*path, "correction"), (bias,), ((config.moe.num_experts,),), wide=True),
+        *experts,
+    ]
+    if config.moe.shared_ffn_size:
+        size = config.moe.shared_ffn_size
+        shared = f"{names}.shared_experts"
+        leaves += list_gated((*path, "shared"), shared, config.hidden_size, size)
+    return leaves
+
+
+GLM4_MOE = TargetFamily(
+    name="glm4_moe",
+    architecture="Glm4MoeForCausalLM",
+    read=_read,
+    read_layers=_read_layers,
+    write=_write,
+    list_sparse=_list_sparse,
+)

@@ -1,0 +1,1 @@
+"""Targets in GGUF files: their config.json and their tensors."""

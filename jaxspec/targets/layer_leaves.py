@@ -1,0 +1,114 @@
+"""Tables of the weights of decoder layers, by Llama's names of tensors."""
+
+from __future__ import annotations
+
+from jaxspec.core.config import LayerConfig
+from jaxspec.io.weights.weight_map import Leaf, linear, vector
+
+# Modules of norms in `DecoderLayer` -> names in files, by `LayerConfig.norms`.
+_NORMS = {
+    "pre": {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"},
+    "post": {
+        "attention_post_norm": "post_attention_layernorm",
+        "mlp_post_norm": "post_feedforward_layernorm",
+    },
+    "sandwich": {
+        "attention_norm": "input_layernorm",
+        "attention_post_norm": "post_attention_layernorm",
+        "mlp_norm": "pre_feedforward_layernorm",
+        "mlp_post_norm": "post_feedforward_layernorm",
+    },
+}
+
+
+def decoder_layer_leaves(config: LayerConfig, index: int, prefix: str) -> list[Leaf]:
+    """List the leaves of a drafter's dense layer; its tensors are `{prefix}layers.{index}.*`."""
+    norms = list_norms(config, index, prefix)
+    attention = list_attention(config, index, prefix, fused=False)
+    return norms + attention + list_mlp(config, index, prefix)
+
+
+def list_norms(config: LayerConfig, index: int, prefix: str = "model.") -> list[Leaf]:
+    """List the leaves of the norms of a layer."""
+    return [
+        vector((f"layers_{index}", path), f"{prefix}layers.{index}.{name}", config.hidden_size)
+        for path, name in _NORMS[config.norms].items()
+    ]
+
+
+def list_attention(
+    config: LayerConfig, index: int, prefix: str = "model.", *, fused: bool, joined: bool = False
+) -> list[Leaf]:
+    """List the leaves of a layer's attention.
+
+    Args:
+      fused: as in `jaxspec.targets.layers.Attention`.
+      joined: whether files hold q, k and v as one `qkv_proj`.
+    """
+    c, names = config, f"{prefix}layers.{index}.self_attn"
+    path = (f"layers_{index}", "attention")
+    queries, keys = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+    parts, leaves = {"q": queries, "k": keys, "v": keys}, []
+    for module in ("qkv",) if fused else ("q", "kv"):
+        stored = {f"{names}.{x}_proj": parts[x] for x in module}
+        if joined:
+            stored = {f"{names}.qkv_proj": queries + 2 * keys}
+        leaves += linear(
+            (*path, module), list(stored), c.hidden_size, list(stored.values()), c.qkv_bias
+        )
+    leaves += linear((*path, "o"), [f"{names}.o_proj"], queries, [c.hidden_size], c.o_bias)
+    if c.qk_norm:
+        sizes = (queries, keys) if c.qk_norm_whole else (c.head_dim, c.head_dim)
+        leaves += [
+            vector((*path, f"{x}_norm"), f"{names}.{x}_norm", size)
+            for x, size in zip("qk", sizes, strict=True)
+        ]
+    if c.sinks:
+        leaves.append(Leaf((*path, "sinks"), ((f"{names}.sinks",),), ((c.num_heads,),)))
+    return leaves
+
+
+def list_mlp(
+    config: LayerConfig, index: int, prefix: str = "model.", *, joined: bool = False
+) -> list[Leaf]:
+    """List the leaves of a layer's dense feed-forward; `joined`: files hold one `gate_up_proj`."""
+    names = f"{prefix}layers.{index}.mlp"
+    return list_gated(
+        (f"layers_{index}", "mlp"), names, config.hidden_size, config.ffn_size, joined
+    )
+
+
+def list_gated(
+    path: tuple[str, ...], names: str, width: int, ffn: int, joined: bool = False
+) -> list[Leaf]:
+    """List the leaves of a gated feed-forward whose tensors are `{names}.*`."""
+    stored, sizes = [f"{names}.gate_proj", f"{names}.up_proj"], [ffn, ffn]
+    if joined:
+        stored, sizes = [f"{names}.gate_up_proj"], [2 * ffn]
+    return [
+        *linear((*path, "gate_up"), stored, width, sizes, False),
+        *linear((*path, "down"), [f"{names}.down_proj"], ffn, [width], False),
+    ]
+
+
+def list_experts(config: LayerConfig, index: int) -> list[Leaf]:
+    """List the leaves of a layer's experts, one tensor for each expert and projection."""
+    moe, width = config.moe, config.hidden_size
+    path, names = (f"layers_{index}", "mlp"), f"model.layers.{index}.mlp"
+    experts, ffn = [f"{names}.experts.{e}" for e in range(moe.num_experts)], moe.expert_ffn_size
+    gate_up = tuple(
+        (f"{expert}.gate_proj.weight", f"{expert}.up_proj.weight") for expert in experts
+    )
+    down = tuple((f"{expert}.down_proj.weight",) for expert in experts)
+    return [
+        Leaf(
+            (*path, "router"),
+            ((f"{names}.gate.weight",),),
+            ((moe.num_experts, width),),
+            transpose=True,
+        ),
+        Leaf(
+            (*path, "gate_up"), gate_up, ((ffn, width), (ffn, width)), transpose=True, stacked=True
+        ),
+        Leaf((*path, "down"), down, ((width, ffn),), transpose=True, stacked=True),
+    ]

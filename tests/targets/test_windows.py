@@ -1,0 +1,65 @@
+"""Windows and sinks in decodes: prompts longer than a window, batches, trees, and the engine."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from golden_data import SHIPPED
+
+import jaxspec
+from jaxspec.core.config import TargetConfig
+from jaxspec.serve import ServeRequest, make_engine
+from jaxspec.tuner.serving.costs import Costs
+
+GREEDY = jaxspec.Sampling(ignore_eos=True)
+TOKENS = 20
+
+
+@pytest.fixture(scope="module")
+def params():
+    """Windows of five, sinks and experts: shorter than prompts, trees and chunks."""
+    found = jaxspec.load(SHIPPED / "targets" / "gpt_oss", dtype="float32")
+    assert isinstance(found.spec.target, TargetConfig)
+    assert [layer.window for layer in found.spec.target.layers] == [5, None, 5]
+    return found
+
+
+def list_prompts():
+    random = np.random.default_rng(4)
+    # They repeat themselves, so that lookup drafts more rows than a window.
+    return [random.integers(2, 40, 7).tolist() * times for times in (1, 6, 3)]
+
+
+def test_trees_wider_than_a_window_give_the_text_of_single_rows(params):
+    prompts = list_prompts()
+    plain = jaxspec.decode(params, prompts, drafter="ar", max_new_tokens=TOKENS, sampling=GREEDY)
+    given = dict(drafter="prompt_lookup", budget=24, speculation=jaxspec.Speculation(policy=None))
+    drafted = jaxspec.decode(params, prompts, max_new_tokens=TOKENS, sampling=GREEDY, **given)
+    for one, other, prompt in zip(plain, drafted, prompts, strict=True):
+        assert other.tokens == one.tokens
+        alone = jaxspec.decode(params, prompt, max_new_tokens=TOKENS, sampling=GREEDY, **given)
+        assert alone.tokens == one.tokens
+
+
+def test_packed_rows_of_an_engine_see_their_windows(params):
+    prompts = list_prompts()
+    plain = jaxspec.decode(params, prompts, drafter="ar", max_new_tokens=TOKENS, sampling=GREEDY)
+    engine = make_engine(
+        params,
+        drafter="prompt_lookup",
+        slots=3,
+        capacity=128,
+        budget=12,
+        edges=(3, 36),
+        costs=Costs((1.0, 1.1), (0.5,) * 3),
+    )
+    ids = {
+        engine.submit(ServeRequest(tuple(prompt), max_new_tokens=TOKENS, ignore_eos=True)): i
+        for i, prompt in enumerate(prompts)
+    }
+    found = {i: [] for i in ids.values()}
+    while not engine.idle:
+        for update in engine.visit():
+            found[ids[update.id]] += update.tokens
+    for i, one in enumerate(plain):
+        assert found[i] == list(one.tokens)
