@@ -153,6 +153,10 @@ class TargetConfig(TransformerConfig):
         """List the configs of all layers."""
         return self.layers or (layer_of(self),) * self.num_layers
 
+    def take_layers(self, count: int) -> TargetConfig:
+        """Return the same model with its first `count` layers alone."""
+        return dataclasses.replace(self, num_layers=count, layers=self.layers[:count])
+
     def count_sparse(self) -> int:
         """Count the layers with experts."""
         return sum(layer.moe is not None for layer in self.list_layers())

@@ -48,6 +48,9 @@ ROUNDS = {
     "int8": {"budget": 64, "quantize": "int8"},
     "fp8": {"budget": 64, "quantize": "fp8"},
     "experts": {"arch": "qwen3-30b-a3b", "budget": 64},
+    "sinks": {"arch": "gpt-oss-20b", "layers": 2, "budget": 64},
+    "sandwich": {"arch": "gemma-3-12b", "budget": 64},
+    "biases": {"arch": "qwen2.5-7b", "budget": 64},
     "int8 experts": {"arch": "qwen3-30b-a3b", "budget": 16, "quantize": "int8"},
 }
 # Rounds with weights of every form: scaled, of experts, a product's parts in one matrix, and read
@@ -114,6 +117,7 @@ SLOW += [name for name in DRAFTS if name != "step"]
 # Half of what is left in time; `make test-aot` compiles them, continuous integration does not.
 THOROUGH = ["visit", "h100 policy", "h100 rejection", ("triton", "l4"), "specblock rank-guided"]
 THOROUGH += ["eagle3 dynamic", "block sizes", "experts", "batch", "fp8", "h100 batch prefill"]
+THOROUGH += ["sinks", "sandwich", "biases"]
 
 
 def mark(programs: Iterable) -> list:

@@ -81,7 +81,7 @@ def _fewer_layers(spec: Spec, layers: int) -> Spec:
         head, num_layers=min(layers, head.num_layers), feature_layers=features
     )
     return dataclasses.replace(
-        spec, target=dataclasses.replace(spec.target, num_layers=layers), drafters=((name, head),)
+        spec, target=spec.target.take_layers(layers), drafters=((name, head),)
     )
 
 

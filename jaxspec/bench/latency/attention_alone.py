@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
@@ -54,9 +53,7 @@ def measure_attention(
         jax.random.normal(jax.random.key(i), size, dtype)
         for i, size in enumerate((shape, heads, heads))
     )
-    stacked = make_random_cache(
-        dataclasses.replace(config, num_layers=layers), batch, context, dtype
-    )
+    stacked = make_random_cache(config.take_layers(layers), batch, context, dtype)
     mask = jnp.broadcast_to(chain_words(rows), (batch, rows, -(-rows // 32)))
     given = (q, k, v, stacked.k, stacked.v, mask, jnp.full(batch, context, jnp.int32))
     chosen = pick_implementation(config, dtype, batch=batch, rows=rows, capacity=context)

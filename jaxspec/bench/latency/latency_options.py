@@ -119,6 +119,6 @@ def shorten_target(spec: Spec, layers: int) -> Spec:
     """Cut the target to `layers` layers; the drafter reads as many features as before, some twice."""
     name, config = spec.drafters[0]
     features = tuple(min(layer, layers - 1) for layer in config.feature_layers)
-    target = dataclasses.replace(spec.target, num_layers=layers)
+    target = spec.target.take_layers(layers)
     config = dataclasses.replace(config, feature_layers=features)
     return dataclasses.replace(spec, target=target, drafters=((name, config),))
