@@ -47,18 +47,18 @@ MEASUREMENTS = (
         "passes",
         "a mixed stream again and again, every rule of updates",
         _stream("passes", "passes", (8, 500), *_ROOM),
-        12,
+        8,
     ),
     _adapting(
         "passes-t1",
         "the same at temperature 1",
         _stream("passes-t1", "passes", (8, 500), *_ROOM, "--temperature", "1"),
-        15,
+        13,
     ),
     _adapting(
         "blocks",
         "one domain after the other, every rule of updates",
         _stream("blocks", "blocks", (24, 500), *_ROOM),
-        12,
+        7,
     ),
 )

@@ -74,7 +74,7 @@ def _study(name: str, study: str, *options: str, sizes=None, file: str = "report
 
 
 def _gaps(setting: Setting) -> list[Words]:
-    limit, tokens = ("30", "256") if setting.full else ("8", "64") if setting.tiny else ("4", "32")
+    limit, tokens = ("30", "256") if setting.full else ("8", "64") if setting.tiny else ("2", "32")
     budget = "255" if setting.full or setting.tiny else "64"
     words = ("benchmarks", "gaps", setting.model, "--drafters", "jetspec,dflash")
     words += ("--prompts", str(setting.prompts), "--limit", limit, "--max-new-tokens", tokens)
@@ -104,56 +104,56 @@ MEASUREMENTS = (
         name="drafters-t0",
         summary="drafters in turns on the same prompts, temperature 0",
         commands=_bench("drafters-t0", drafter_methods, 0.0),
-        minutes={"mini": 12},
+        minutes={"mini": 3},
         drafters=("specblock", "eagle3"),
     ),
     Measurement(
         name="drafters-t1",
         summary="drafters in turns on the same prompts, temperature 1",
         commands=_bench("drafters-t1", drafter_methods, 1.0),
-        minutes={"mini": 14},
+        minutes={"mini": 4},
         drafters=("specblock", "eagle3"),
     ),
     Measurement(
         name="trees-t0",
         summary="chains and trees of block drafters by budget, temperature 0",
         commands=_bench("trees-t0", block_methods, 0.0),
-        minutes={"mini": 15, "smollm2-135m": 40},
+        minutes={"mini": 5, "smollm2-135m": 40},
         drafters=_BLOCK,
     ),
     Measurement(
         name="trees-t1",
         summary="chains and trees of block drafters by budget, temperature 1",
         commands=_bench("trees-t1", block_methods, 1.0),
-        minutes={"mini": 18, "smollm2-135m": 50},
+        minutes={"mini": 6, "smollm2-135m": 50},
         drafters=_BLOCK,
     ),
     Measurement(
         name="block-sizes",
         summary="chains by block size, with the phases of a round",
         commands=_bench("block-sizes", lambda setting: _BLOCK_CHAINS, 0.0),
-        minutes={"mini": 8, "smollm2-135m": 25},
+        minutes={"mini": 2, "smollm2-135m": 25},
         drafters=_BLOCK,
     ),
     Measurement(
         name="scores",
         summary="JetSpec's trees by the score that orders paths",
         commands=_bench("scores", lambda setting: _SCORED, 0.0, profile=False),
-        minutes={"mini": 8, "smollm2-135m": 30},
+        minutes={"mini": 3, "smollm2-135m": 30},
         drafters=("jetspec",),
     ),
     Measurement(
         name="gaps",
         summary="the rank-1 gap between drafter and target",
         commands=_gaps,
-        minutes={"mini": 4, "smollm2-135m": 15},
+        minutes={"mini": 1, "smollm2-135m": 15},
         drafters=_BLOCK,
     ),
     Measurement(
         name="sweep-t0",
         summary="fixed budgets, beams and BASTION's rules on DFlash, temperature 0",
         commands=_sweep("sweep-t0", 0.0),
-        minutes={"mini": 15, "smollm2-135m": 45},
+        minutes={"mini": 11, "smollm2-135m": 45},
         drafters=("dflash",),
     ),
 )

@@ -61,28 +61,28 @@ MEASUREMENTS = (
         name="branching",
         summary="SpecBlock's trees by widths and blocks, and its rank classes on held-out answers",
         commands=_branching,
-        minutes={"mini": 6},
+        minutes={"mini": 4},
         drafters=("specblock",),
     ),
     Measurement(
         name="calibration",
         summary="the roofline fitted to measured verification",
         commands=_calibration,
-        minutes={"mini": 4, "smollm2-135m": 10},
+        minutes={"mini": 2, "smollm2-135m": 10},
         drafters=("dflash",),
     ),
     Measurement(
         name="latency",
         summary="rounds of SpecBlock and EAGLE-3 of random weights that accept as the paper's do",
         commands=_latency,
-        minutes={"mini": 4, "smollm2-135m": 8},
+        minutes={"mini": 1, "smollm2-135m": 8},
     ),
     *(
         Measurement(
             name=f"batches-{label}",
             summary=f"recorded trees, rounds by the roofline of {arch} on {device}",
             commands=_batches(device, arch),
-            minutes={"mini": 4, "smollm2-135m": 12},
+            minutes={"mini": 3, "smollm2-135m": 12},
             drafters=("jetspec",),
         )
         for label, device, arch in (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from benchmarks.reproduce.measurement import Measurement, Setting, Words
 
 # Folder of the runs of recipes for the model itself.
@@ -17,10 +19,15 @@ ABLATIONS = {
 }
 
 
-def _recipes(sweep: str, runs: str = RUNS, target: str | None = None):
+def _recipes(
+    sweep: str, runs: str = RUNS, target: str | None = None, brief: str | None = None
+) -> Callable[[Setting], list[Words]]:
+    """Make the command of a comparison; `brief` is the one at the small scale, if it is another."""
+
     def commands(setting: Setting) -> list[Words]:
         scale = "full" if setting.full else "brief"
-        words = ("benchmarks", "recipes", sweep, "--corpus", str(setting.corpus))
+        chosen = sweep if setting.full or brief is None else brief
+        words = ("benchmarks", "recipes", chosen, "--corpus", str(setting.corpus))
         words += ("--prompts", str(setting.prompts))
         words += ("--target", setting.at(target) if target else setting.model)
         words += ("--seeds", *map(str, range(setting.seeds)), "--as-published")
@@ -47,7 +54,8 @@ def _blockpilot(setting: Setting) -> list[Words]:
     words += ("--prompts", str(setting.corpus), "--held-out", str(setting.prompts))
     words += ("--limit", limits[0], "--test-limit", limits[1], "--seeds", str(setting.seeds))
     words += ("--answers", setting.at(name, "answers"), "--out", setting.at(name, "run"))
-    wide = ("--sizes", "4", "6", "8", "10", "12", "16", "32")
+    # Those of all others are among them.
+    wide = ("--sizes", *map(str, (*range(4, 13), 16)))
     timed = ("--times", setting.at(name, "times.json"))
     # The widest sizes first: the rounds of the others follow from their answers.
     runs = {"wide": (*wide, "--variants", "raw logits"), "report": timed}
@@ -60,12 +68,14 @@ def _blockpilot(setting: Setting) -> list[Words]:
     ]
 
 
-def _sweep(name: str, summary: str, sweep: str, minutes: float) -> Measurement:
+def _sweep(
+    name: str, summary: str, sweep: str, minutes: float, brief: str | None = None
+) -> Measurement:
     """Make a measurement by a comparison of recipes."""
     return Measurement(
         name=name,
         summary=summary,
-        commands=_recipes(sweep),
+        commands=_recipes(sweep, brief=brief),
         minutes={"mini": minutes},
         trains=True,
         recipes=RUNS,
@@ -77,7 +87,7 @@ MEASUREMENTS = (
     _sweep("causality", "block drafters by mask and depth weights", "causality", 45),
     _sweep("data", "JetSpec heads by training text", "data", 15),
     _sweep("rates", "JetSpec heads by AdamW's rate", "rates", 60),
-    _sweep("weights", "block drafters by depth weights and block", "weights", 150),
+    _sweep("weights", "block drafters by depth weights and block", "weights", 45, "weights-16"),
     _sweep("components", "SpecBlock without each of its parts", "specblock-paper", 140),
     Measurement(
         name="mixture",

@@ -57,9 +57,8 @@ class Setting:
     def sizes(self, small: tuple[int, int, int], full: tuple[int, int, int]) -> Words:
         """Return the options that size decodes: prompts per domain, new tokens, repeats."""
         limit, tokens, repeats = full if self.full else small
-        limit, tokens = (
-            (limit, tokens) if self.tiny or self.full else (max(limit // 2, 2), tokens // 2)
-        )
+        if not self.tiny and not self.full:  # a real model on a CPU
+            limit, tokens = max(limit // 3, 2), tokens // 3
         given = ("--prompts", str(self.prompts), "--limit", str(limit))
         return (*given, "--max-new-tokens", str(tokens), "--repeats", str(repeats))
 
@@ -73,7 +72,7 @@ class Measurement:
       summary: what it measures, in a few words.
       commands: setting -> the commands in order, each the words after `python -m`. They write JSON
         or JSON Lines to `setting.at(name)`.
-      minutes: estimates for an idle machine of two cores at the small scale, by model.
+      minutes: estimates for one idle core at the small scale, by model.
       drafters: that the model must have.
       after: measurements whose files it reads.
       trains: whether it needs the corpus.

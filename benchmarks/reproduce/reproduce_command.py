@@ -116,7 +116,7 @@ def list_claims(claims: list[Claim], setting: Setting) -> str:
     hours = sum(MEASUREMENTS[name].minutes.get(setting.model, 0.0) for name in names) / 60
     lines.append(
         f"{len(claims)} claims, {len(runnable)} of them for {setting.model} at this scale: "
-        f"{len(names)} measurements, {hours:.1f} hours on two idle cores; {len(measured)} are kept"
+        f"{len(names)} measurements, {hours:.1f} hours on an idle core; {len(measured)} are kept"
     )
     return "\n".join(lines)
 

@@ -133,7 +133,7 @@ def test_the_list_tells_needs_costs_and_reasons(tmp_path):
     shown = list_claims(list(CLAIMS.values()), setting)
     assert all(name in shown for name in CLAIMS)
     assert (
-        "[4 min: gaps]" in shown
+        "[1 min: gaps]" in shown
         and "[not run: records hold no entropies]" in shown
         and "hours" in shown
     )

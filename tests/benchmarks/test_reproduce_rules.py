@@ -306,6 +306,7 @@ def make_stream(**arms):
                     "rounds": count,
                     "passes": 0,
                     "reads": 0,
+                    "version": int(arm != "never"),
                     "block": number // 4,
                     "domain": "code" if number % 2 else "math",
                     "decode_seconds": 1.0,
@@ -325,7 +326,8 @@ def test_streams_by_modelled_seconds():
     reports = make_stream(never=[20, 30] * 4, osd=[20, 29, 20, 29, 15, 22, 15, 22])
     found = streams.learns_faster("p", "osd", "never")(reports)
     assert found.verdict == CONFIRMED and found.value == pytest.approx(200 / 172)
-    assert streams.learns_faster("p", "never", "osd")(reports).verdict == REFUTED
+    idle = streams.learns_faster("p", "never", "osd")(reports)
+    assert idle == (UNDECIDED, "never made no update in 24 queries of p", None, None)
     grown = streams.gain_grows("p", "osd")(reports)
     assert grown.verdict == CONFIRMED and grown.value == pytest.approx((100 / 74) / (100 / 98))
     assert streams.two_devices_gain_little("p", "osd", 0.03)(reports).verdict == CONFIRMED

@@ -200,7 +200,7 @@ CLAIMS = (
         says="With the tokens a round that the paper has, SpecBlock's rounds are faster.",
         paper="3.21 against 2.92 at 4.41 against 5.89 tokens a round",
         needs=("latency",),
-        decide=phases.faster_at_equal_acceptance("specblock", "eagle3-dynamic"),
+        decide=phases.faster_at_equal_acceptance("specblock", "eagle3"),
         scale="Yes: on a CPU a verified row is never free; --scale full times an 8B target on a GPU.",
     ),
     Claim(
@@ -208,7 +208,7 @@ CLAIMS = (
         says="At published shapes drafting takes about half the share that it takes EAGLE-3.",
         paper="16 % against 31 %",
         needs=("latency",),
-        decide=phases.share_is_less_at_equal_shapes("specblock", "eagle3-dynamic", 0.65),
+        decide=phases.share_is_less_at_equal_shapes("specblock", "eagle3", 0.65),
         scale="Yes: on a CPU a verified row is never free; --scale full times an 8B target on a GPU.",
     ),
 )

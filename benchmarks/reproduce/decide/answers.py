@@ -15,6 +15,8 @@ from jaxspec.bench.report.exports import file_name
 from jaxspec.core.bootstrap import bound_ratio, resample_prompts
 
 Report = Mapping[str, Any]
+# What tables add to the names of methods whose drafts do not know the target's noise.
+_UNCOUPLED = "/uncoupled"
 
 
 class Answers:
@@ -28,7 +30,9 @@ class Answers:
         """Read the outputs of a measurement: `bench`, and `answers-METHOD` of every method."""
         self._report = report
         rows = report["bench"]["results"]
-        self.records = {one["method"]: one for one in rows if one["domain"] == "all"}
+        self.records = {
+            one["method"].removesuffix(_UNCOUPLED): one for one in rows if one["domain"] == "all"
+        }
 
     def __contains__(self, method: str) -> bool:
         return method in self.records
@@ -67,7 +71,7 @@ class Answers:
         return np.array(tokens, float), np.array(rounds, float), np.array(seconds)
 
     def _records(self, method: str) -> Sequence[dict[str, Any]]:
-        return self._report[f"answers-{file_name(method)}"]
+        return self._report[f"answers-{file_name(self.records[method]['method'])}"]
 
     def _ratio(self, label: str, over, under) -> Figure:
         drawn = resample_prompts([one["category"] for one in self._records("ar")])

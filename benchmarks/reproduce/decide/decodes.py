@@ -139,7 +139,7 @@ def measured_rows(start: str) -> Callable[[Answers], list[int]]:
 
     def rows(answers: Answers) -> list[int]:
         own = [name for name in answers.records if name.startswith(f"{start}@")]
-        return sorted(int(name.partition("@")[2].partition("/")[0]) for name in own)
+        return sorted({int(name.partition("@")[2].partition("/")[0]) for name in own})
 
     return rows
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.adapt.modelled import make_model
 from benchmarks.adapt.summarise_adapt import aside_seconds, model_seconds
-from benchmarks.reproduce.claim import Finding, Reports
+from benchmarks.reproduce.claim import UNDECIDED, Finding, Reports
 from benchmarks.reproduce.decide.rules import Figure, above, find, near
 from jaxspec.core.bootstrap import bound_ratio, resample_prompts
 
@@ -49,6 +49,18 @@ def _speed(
     return Figure(label, float(value), bounds and tuple(bounds))
 
 
+def _if_it_learns(stream: str, arm: str, decide: Decide) -> Decide:
+    """Leave a claim about a rule undecided that published no version: its stream was too short."""
+
+    def check(reports: Reports) -> Finding:
+        queries = _queries(reports[stream]["report"], arm)
+        if any(query["version"] for query in queries):
+            return decide(reports)
+        return Finding(UNDECIDED, f"{arm} made no update in {len(queries)} queries of {stream}")
+
+    return check
+
+
 def learns_faster(stream: str, arm: str, other: str) -> Decide:
     """A rule of updates is faster than another one on a stream."""
 
@@ -57,7 +69,7 @@ def learns_faster(stream: str, arm: str, other: str) -> Decide:
         pair = [_queries(report, name) for name in (arm, other)]
         return find([_speed(f"{arm} / {other}", *pair, _clock(report))], above)
 
-    return decide
+    return _if_it_learns(stream, arm, decide)
 
 
 def two_devices_gain_little(stream: str, arm: str, margin: float) -> Decide:
@@ -70,7 +82,7 @@ def two_devices_gain_little(stream: str, arm: str, margin: float) -> Decide:
         figure = _speed(f"{arm}: two devices / one", own, own, *clocks)
         return find([figure], lambda f: near(f, 1.0, margin))
 
-    return decide
+    return _if_it_learns(stream, arm, decide)
 
 
 def gain_grows(stream: str, arm: str) -> Decide:
@@ -121,7 +133,7 @@ def _gain_grows(stream: str, arm: str, parts: Callable) -> Decide:
         label = f"{arm} over never, first {gains[0]:.3f}, later {gains[1]:.3f}: ratio"
         return find([Figure(label, float(value), bounds and tuple(bounds))], above)
 
-    return decide
+    return _if_it_learns(stream, arm, decide)
 
 
 def gains_more_than(stream: str, other: str, arm: str) -> Decide:
@@ -140,7 +152,7 @@ def gains_more_than(stream: str, other: str, arm: str) -> Decide:
         ratio = Figure("ratio", a.value / b.value, bounds)
         return find([ratio], above)._replace(ours=f"{a}; {b}; {ratio}")
 
-    return decide
+    return _if_it_learns(stream, arm, _if_it_learns(other, arm, decide))
 
 
 def head_is_cheaper(least: float) -> Decide:
