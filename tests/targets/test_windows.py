@@ -63,3 +63,22 @@ def test_packed_rows_of_an_engine_see_their_windows(params):
             found[ids[update.id]] += update.tokens
     for i, one in enumerate(plain):
         assert found[i] == list(one.tokens)
+
+
+def test_a_draft_model_sees_its_windows_among_rows_that_are_not_cached():
+    """Drafting with the target itself, every token of a path longer than a window is accepted."""
+    folder = SHIPPED / "targets" / "gpt_oss"
+    params = jaxspec.load(folder, dtype="float32", drafter={"draft_model": folder})
+    prompt = list_prompts()[1]
+    drafted = jaxspec.decode(
+        params,
+        prompt,
+        drafter="draft_model",
+        budget=9,
+        max_new_tokens=36,
+        sampling=GREEDY,
+        speculation=jaxspec.Speculation(builder="chain", policy=None, depth=8, lookup=False),
+    )
+    plain = jaxspec.decode(params, prompt, drafter="ar", max_new_tokens=36, sampling=GREEDY)
+    assert drafted.tokens == plain.tokens
+    assert drafted.stats.rounds == 4
