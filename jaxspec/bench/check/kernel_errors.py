@@ -23,7 +23,8 @@ TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-2, "float16": 2e-3}
 class AttentionShape(NamedTuple):
     """Static sizes of a call of tree attention: T rows of B sequences over caches of S rows.
 
-    With `counts`, that many rows of each sequence are packed, and T is the most.
+    With `counts`, that many rows of each sequence are packed, and T is the most. With a `window`,
+    rows see so many positions, and heads have sinks, as gpt-oss's.
     """
 
     rows: int
@@ -34,6 +35,12 @@ class AttentionShape(NamedTuple):
     dtype: str
     capacity: int
     counts: tuple[int, ...] = ()
+    window: int | None = None
+
+    def list_options(self) -> dict[str, Any]:
+        """List the options of a call: the window, and sinks as high as scores of random rows."""
+        sinks = None if self.window is None else jnp.linspace(-1, 3, self.heads)
+        return {"window": self.window, "sinks": sinks}
 
 
 def list_cases(real: bool) -> list[tuple[AttentionShape, tuple[tuple[int, ...], ...]]]:
@@ -47,6 +54,8 @@ def list_cases(real: bool) -> list[tuple[AttentionShape, tuple[tuple[int, ...], 
         return [
             *((AttentionShape(rows, 2, 4, 2, 64, "float32", 128), lengths) for rows in (2, 20)),
             (AttentionShape(7, 2, 4, 2, 64, "float32", 128, (7, 2)), lengths),
+            (AttentionShape(20, 2, 4, 2, 64, "float32", 128, window=16), lengths),
+            (AttentionShape(7, 2, 4, 2, 64, "float32", 128, (7, 2), window=16), lengths),
         ]
     long, batch = 32_768, 8_192
     alone = tuple((length,) for length in (0, 1, 63, 64, 1024, 8192, long))
@@ -62,6 +71,10 @@ def list_cases(real: bool) -> list[tuple[AttentionShape, tuple[tuple[int, ...], 
         cases.append(
             (AttentionShape(max(counts), 4, 32, 8, 128, "bfloat16", batch, counts), ragged)
         )
+    gpt_oss = functools.partial(AttentionShape, dtype="bfloat16", window=128)
+    cases += [(gpt_oss(size, 1, 64, 8, 64, capacity=long), alone) for size in (2, 64)]
+    packed = gpt_oss(64, 4, 64, 8, 64, capacity=batch, counts=(64, 1, 0, 30))
+    cases.append((packed, ragged))
     exact = [*(AttentionShape(size, 1, 32, 8, 128, "float32", 2048) for size in (2, 64)), *mini]
     return [*cases, *((shape, alone[:5]) for shape in exact)]
 
@@ -101,14 +114,15 @@ def _compile(shape: AttentionShape, name: str) -> Callable[..., jax.Array]:
 
     def apply(q, k, v, positions, mask, cache_k, cache_v, length):
         rows, prefix = (q, k, v, positions), (cache_k, cache_v, 1, length, None)
+        options = shape.list_options()
         if not shape.counts:
-            return function(*rows, mask, prefix)
+            return function(*rows, mask, prefix, **options)
         packing = pack(jnp.asarray(shape.counts, jnp.int32), _packed_rows(shape), shape.rows)
         at = packing.slot, packing.row
         if name == REFERENCE:
-            return function(*rows, mask, prefix)[at][:live]
+            return function(*rows, mask, prefix, **options)[at][:live]
         packed = (x[at][None] for x in rows)
-        return function(*packed, mask, prefix, packing)[0, :live]
+        return function(*packed, mask, prefix, packing, **options)[0, :live]
 
     # A GPU's XLA would time the reference's products for longer than all kernels take.
     untimed = {"xla_gpu_autotune_level": 0} if jax.default_backend() == "gpu" else None

@@ -14,9 +14,12 @@ from jaxspec.bench.check.kernel_errors import TOLERANCE
 from pallas_kernels import heads, reference, residual, smallest
 from pallas_kernels.registry import using
 
-# Layers of an 8B model and of `mini`: width, query and kv heads, their dimension.
-LAYERS = ((4096, 32, 8, 128), (320, 5, 1, 64))
-EPS = 1e-6
+NORM = reference.Norm(1e-6)
+# Gemma's, whose weights are stored as w - 1.
+CENTRED = reference.Norm(1e-6, centred=True, wide=True)
+# Layers of `mini`, of an 8B model and of Gemma 3 12B: width, query and kv heads, their dimension,
+# and how norms compute.
+LAYERS = ((320, 5, 1, 64, NORM), (4096, 32, 8, 128, NORM), (3840, 16, 8, 256, CENTRED))
 
 # A call of a kernel, the same of its reference, and the arguments of both.
 Case = tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...]]
@@ -47,7 +50,7 @@ def check_layer_kernels(real: bool) -> dict[str, Any]:
 
 
 def _list(real: bool) -> Iterator[tuple[str, Callable[..., Case | None], list[tuple]]]:
-    layers, rows = (LAYERS, (1, 2, 64, 256)) if real else (LAYERS[1:], (20,))
+    layers, rows = (LAYERS, (1, 2, 64, 256)) if real else (LAYERS[:1], (20,))
     dtypes, parts = ("bfloat16", "float32"), (1, 8) if real else (8,)
     shapes = [
         (n, s, dtype, layer) for n in rows for s in parts for dtype in dtypes for layer in layers
@@ -57,15 +60,15 @@ def _list(real: bool) -> Iterator[tuple[str, Callable[..., Case | None], list[tu
     yield "choose_smallest", _choose_smallest, [(40, 31), (465, 63)] if real else [(40, 31)]
 
 
-def _split_heads(rows: int, parts: int, dtype: str, layer: tuple[int, ...]) -> Case | None:
-    _, queries, keys, dim = layer
+def _split_heads(rows: int, parts: int, dtype: str, layer: tuple) -> Case | None:
+    _, queries, keys, dim, norm = layer
     kernel = heads.find_kernel(jnp.dtype(dtype), dim)
     joined, table = (
         _draw(0, (parts, 1, rows, (queries + 2 * keys) * dim)),
         _draw(1, (1, rows, 1, dim)),
     )
     scales = tuple(_draw(seed, (dim,), dtype) for seed in (2, 3))
-    how = dict(sizes=(queries, keys, dim), eps=EPS, dtype=jnp.dtype(dtype))
+    how = dict(sizes=(queries, keys, dim), norm=norm, dtype=jnp.dtype(dtype))
     given = joined, (table[..., : dim // 2], table[..., dim // 2 :]), scales
     return kernel and (
         functools.partial(kernel, **how),
@@ -74,16 +77,16 @@ def _split_heads(rows: int, parts: int, dtype: str, layer: tuple[int, ...]) -> C
     )
 
 
-def _add_normalize(rows: int, parts: int, dtype: str, layer: tuple[int, ...]) -> Case | None:
-    width, kernel = layer[0], residual.find_kernel(jnp.dtype(dtype))
+def _add_normalize(rows: int, parts: int, dtype: str, layer: tuple) -> Case | None:
+    width, norm, kernel = layer[0], layer[-1], residual.find_kernel(jnp.dtype(dtype))
     given = (
         _draw(0, (1, rows, width), dtype),
         _draw(1, (parts, 1, rows, width)),
         _draw(2, (width,), dtype),
     )
     return kernel and (
-        functools.partial(kernel, eps=EPS),
-        functools.partial(reference.add_normalize, eps=EPS),
+        functools.partial(kernel, norm=norm),
+        functools.partial(reference.add_normalize, norm=norm),
         given,
     )
 

@@ -163,7 +163,7 @@ def test_written_config_reads_back(changes):
         (DFLASH | {"attention_sink_bias": True}, "attention_sink_bias is not supported"),
         (DFLASH | {"layer_types": ["full_attention"]}, "layer_types must name"),
         (DFLASH | {"layer_types": ["sliding_attention"] * 5}, "lacks 'sliding_window'"),
-        (DFLASH | {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rope type 'yarn'"),
+        (DFLASH | {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "type 'dynamic'"),
     ],
 )
 def test_what_is_refused(hf, message):
