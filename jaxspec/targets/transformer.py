@@ -112,7 +112,8 @@ class Transformer(nn.Module):
         ropes = {key: rope_table(positions, c, capacity) for key, c in ropes.items()}
         masks = {
             window: _mask_window(window, positions, cache, mask, earlier)
-            for window in {c.window for c in layers}
+            # In the layers' order: that of a set differs between processes, and so would programs.
+            for window in dict.fromkeys(c.window for c in layers)
         }
         x = self.embed(tokens)
         norms = [*(layer.attention_norm for layer in self.layers), self.norm]
