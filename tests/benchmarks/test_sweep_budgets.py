@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 from golden_data import SHIPPED
+from pair_toys import SIZES
 
 import jaxspec
 from benchmarks import __main__ as cli
@@ -275,17 +276,7 @@ def test_rules_name_their_costs_and_their_correction():
 def timings(monkeypatch):
     """A model whose rounds are measured without running; the widths of each measurement."""
     params = SimpleNamespace(
-        spec=SimpleNamespace(
-            target=TargetConfig(
-                hidden_size=16,
-                num_layers=2,
-                num_heads=2,
-                num_kv_heads=1,
-                head_dim=8,
-                ffn_size=24,
-                vocab_size=32,
-            )
-        ),
+        spec=SimpleNamespace(target=TargetConfig(**SIZES | {"num_layers": 2}, vocab_size=32)),
         dtype=np.dtype("float32"),
     )
     asked = []

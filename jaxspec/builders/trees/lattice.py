@@ -4,8 +4,8 @@ A drafter of one token per step gives every node its own distribution. DDTree's 
 (`best_first`) need equal distributions at a depth, so they do not hold here. Parent-conditioned
 best-first trees are known: PCTree (arXiv 2608.02123), TreeFlash (2606.03819), Weaver (2607.06763)
 and UBTree differ in how they restrict candidates; TreeFlash's own is this one with 16 candidates,
-over its drafter's few conditions (`drafters.base.Conditions`). Here the tree is exact, and is built level by
-level on static shapes.
+over its drafter's few conditions (`drafters.base.Conditions`). Here the tree is exact, and is built
+level by level on static shapes.
 
 Of M = N - 1 wanted nodes, these come no later than the child of rank j (from 1) of the i-th best
 node of a level: the i best nodes of that level, and its j - 1 better siblings. So
