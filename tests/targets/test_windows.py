@@ -11,14 +11,17 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.serve import ServeRequest, make_engine
 from jaxspec.tuner.serving.costs import Costs
 
+FOLDER = SHIPPED / "targets" / "gpt_oss"
 GREEDY = jaxspec.Sampling(ignore_eos=True)
 TOKENS = 20
 
 
 @pytest.fixture(scope="module")
 def params():
-    """Windows of five, sinks and experts: shorter than prompts, trees and chunks."""
-    found = jaxspec.load(SHIPPED / "targets" / "gpt_oss", dtype="float32")
+    """Windows of five, sinks and experts: shorter than prompts, trees and chunks. The target is its
+    own draft model, so that long paths are accepted.
+    """
+    found = jaxspec.load(FOLDER, dtype="float32", drafter={"draft_model": FOLDER})
     assert isinstance(found.spec.target, TargetConfig)
     assert [layer.window for layer in found.spec.target.layers] == [5, None, 5]
     return found
@@ -30,13 +33,18 @@ def list_prompts():
     return [random.integers(2, 40, 7).tolist() * times for times in (1, 6, 3)]
 
 
-def test_trees_wider_than_a_window_give_the_text_of_single_rows(params):
+def test_trees_deeper_than_a_window_give_the_text_of_single_rows(params):
     prompts = list_prompts()
     plain = jaxspec.decode(params, prompts, drafter="ar", max_new_tokens=TOKENS, sampling=GREEDY)
-    given = dict(drafter="prompt_lookup", budget=24, speculation=jaxspec.Speculation(policy=None))
+    given = dict(
+        drafter="draft_model",
+        budget=24,
+        speculation=jaxspec.Speculation(builder="dynamic/w2", policy=None, depth=8, lookup=False),
+    )
     drafted = jaxspec.decode(params, prompts, max_new_tokens=TOKENS, sampling=GREEDY, **given)
     for one, other, prompt in zip(plain, drafted, prompts, strict=True):
         assert other.tokens == one.tokens
+        assert max(other.per_round.tokens) > 5
         alone = jaxspec.decode(params, prompt, max_new_tokens=TOKENS, sampling=GREEDY, **given)
         assert alone.tokens == one.tokens
 
@@ -65,10 +73,8 @@ def test_packed_rows_of_an_engine_see_their_windows(params):
         assert found[i] == list(one.tokens)
 
 
-def test_a_draft_model_sees_its_windows_among_rows_that_are_not_cached():
+def test_a_draft_model_sees_its_windows_among_rows_that_are_not_cached(params):
     """Drafting with the target itself, every token of a path longer than a window is accepted."""
-    folder = SHIPPED / "targets" / "gpt_oss"
-    params = jaxspec.load(folder, dtype="float32", drafter={"draft_model": folder})
     prompt = list_prompts()[1]
     drafted = jaxspec.decode(
         params,
