@@ -14,8 +14,9 @@ from jaxspec.io.text.tokenizer import load_tokenizer
 from jaxspec.io.weights import provenance
 from jaxspec.io.weights.config_entries import read_entries
 from jaxspec.targets.families.hf_config import target_config
+from jaxspec.targets.gguf_files.layout import is_gguf
 from jaxspec.targets.weights import stored_name
-from jaxspec.zoo.places import is_gguf, open_target
+from jaxspec.zoo.places import open_target
 
 
 def compare_records(

@@ -24,11 +24,12 @@ from jaxspec.io.weights.config_entries import read_entries
 from jaxspec.targets.families.hf_config import target_config
 from jaxspec.targets.families.hf_fields import integer
 from jaxspec.targets.families.registry import family_of
+from jaxspec.targets.gguf_files.layout import is_gguf
 from jaxspec.targets.weights import EMBEDDING, HEAD, stored_name
 from jaxspec.zoo.drafters import fit_drafter
 from jaxspec.zoo.pack import is_packed, shorten_unpacked
 from jaxspec.zoo.packaged import PACKAGED
-from jaxspec.zoo.places import is_gguf, open_target, resolve_drafter, resolve_model
+from jaxspec.zoo.places import open_target, resolve_drafter, resolve_model
 
 
 def list_layouts() -> list[str]:

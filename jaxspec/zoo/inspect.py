@@ -13,8 +13,9 @@ from jaxspec.io.quantised.full_weights import open_full
 from jaxspec.io.weights import provenance
 from jaxspec.io.weights.config_entries import read_entries
 from jaxspec.targets.families.hf_config import target_config
+from jaxspec.targets.gguf_files.layout import is_gguf
 from jaxspec.zoo import families
-from jaxspec.zoo.places import find_drafters, is_gguf, open_target, resolve_model
+from jaxspec.zoo.places import find_drafters, open_target, resolve_model
 from jaxspec.zoo.weight_sizes import sum_sizes
 
 _FLAGS = (

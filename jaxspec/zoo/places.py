@@ -1,34 +1,25 @@
 """Find the files of a model by any of its names.
 
-A GGUF file gets a folder in the user's cache that holds its config.json and tokenizer in Hugging
-Face layout. So only whoever reads weights needs to know of GGUF. Weights are not copied.
+A GGUF file gets a folder of its own, see `jaxspec.targets.gguf_files.layout`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 
 from jaxspec.io import hub
-from jaxspec.io.files.atomic import staging, write_json
-from jaxspec.io.files.gguf_files import SUFFIX, GgufFile, find_gguf
+from jaxspec.io.files.gguf_files import SUFFIX, find_gguf
 from jaxspec.io.files.json_files import read_json
 from jaxspec.io.files.safetensors_files import WeightFiles
 from jaxspec.io.files.tensors import Tensors
 from jaxspec.io.quantised.full_weights import open_full
-from jaxspec.io.text.gguf_tokenizer import build_tokenizer
-from jaxspec.io.user_cache import list_caches, warn_unwritten
 from jaxspec.io.weights.config_entries import read_entries
-from jaxspec.targets.gguf_files.config import read_gguf_entries
-from jaxspec.targets.gguf_files.tensors import GgufWeights
+from jaxspec.targets.gguf_files.layout import find_gguf_file, is_gguf, lay_out_gguf, read_gguf
 from jaxspec.targets.text_part import open_text
 from jaxspec.zoo.packaged import PACKAGED, Packaged
 
 DRAFTERS, BEST = "drafters", "best.json"
-_ORIGIN = "jaxspec_gguf.json"
-# Raise this when `_write_layout` changes what it writes.
-_LAYOUT = 2
 
 
 def resolve_model(name: str | os.PathLike, *, weights: bool = True) -> Path:
@@ -98,29 +89,25 @@ def resolve_drafter(
     """Find the folder with the files of a drafter; download them if needed.
 
     Args:
-      source: name of a drafter that comes with the model, a folder, or a hub id.
+      source: name of a drafter that comes with the model, a folder, or a hub id. A draft model can
+        also be a GGUF file, a folder that holds one, or the name of a packaged model.
       name: the model's name.
       model: its folder, if it is known.
 
     Raises:
       FileNotFoundError: nothing has this name; the message says what was tried.
+      ValueError: a GGUF file is damaged or not supported.
     """
-    return hub.resolve_drafter(source, find_drafters(name, model or resolve_model(name)))
-
-
-def is_gguf(model: Path) -> bool:
-    """Whether the weights of the model in a folder from `resolve_model` are in a GGUF file."""
-    return (model / _ORIGIN).is_file()
-
-
-def find_gguf_file(model: Path) -> Path:
-    """Return the GGUF file of the model in a folder for which `is_gguf` holds."""
-    return Path(read_json(model / _ORIGIN)["gguf"])
-
-
-def read_gguf(model: Path) -> GgufWeights:
-    """Open the GGUF file of the model in a folder for which `is_gguf` holds."""
-    return GgufWeights(GgufFile(find_gguf_file(model)))
+    drafters = find_drafters(name, model or resolve_model(name))
+    packaged = PACKAGED.get(str(source))
+    if packaged is not None and str(source) not in hub.shipped(drafters):
+        return _find_packaged(str(source), packaged, weights=True)
+    path = Path(source).expanduser()
+    if path.suffix == SUFFIX and path.is_file():
+        return lay_out_gguf(path)
+    directory = hub.resolve_drafter(source, drafters)
+    found = find_gguf(directory)
+    return directory if found is None else lay_out_gguf(found)
 
 
 def open_target(model: Path) -> Tensors:
@@ -128,49 +115,6 @@ def open_target(model: Path) -> Tensors:
     if is_gguf(model):
         return read_gguf(model)
     return open_text(open_full(WeightFiles(model), read_entries(model / "config.json")))
-
-
-def lay_out_gguf(path: Path) -> Path:
-    """Write config.json and tokenizer of a GGUF file to the user's cache.
-
-    They are written once for each state of the file.
-
-    Returns:
-      The folder, named like the file.
-
-    Raises:
-      ValueError: the file is damaged or not supported.
-    """
-    path, about = path.resolve(), path.stat()
-    state = f"{_LAYOUT} {path} {about.st_size} {about.st_mtime_ns}"
-    key = hashlib.sha256(state.encode()).hexdigest()[:16]
-    file, failed = None, OSError("no folder for cached files can be written")
-    for cache in list_caches("gguf", key):
-        folder = cache / path.stem
-        if (folder / _ORIGIN).is_file():
-            return folder
-        file = file or GgufFile(path)
-        try:
-            # Another process may write the same at the same time.
-            with staging(folder, last=_ORIGIN) as partial:
-                _write_layout(file, partial)
-            return folder
-        except OSError as error:
-            failed = error
-            warn_unwritten(error)
-    raise OSError(
-        f"{failed}: config.json and tokenizer of {path.name} must be written somewhere: "
-        "set JAXSPEC_CACHE to a folder with room"
-    )
-
-
-def _write_layout(file: GgufFile, folder: Path) -> None:
-    entries = read_gguf_entries(file)
-    # llama.cpp's names of models without a vocabulary.
-    if file.metadata.get("tokenizer.ggml.model", "none") not in ("none", "no_vocab"):
-        build_tokenizer(file).save_pretrained(folder)
-    for name, content in (("config.json", entries), (_ORIGIN, {"gguf": str(file.path)})):
-        write_json(folder / name, content)
 
 
 def _find_packaged(name: str, packaged: Packaged, weights: bool) -> Path:

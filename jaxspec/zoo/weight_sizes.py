@@ -13,8 +13,8 @@ from jaxspec.io.files.torch_files import TorchFile, TorchFiles, open_weights
 from jaxspec.io.quantised.full_weights import open_full
 from jaxspec.io.quantised.registry import find_format
 from jaxspec.io.quantised.tensors import QuantisedTensors
+from jaxspec.targets.gguf_files.layout import is_gguf, read_gguf
 from jaxspec.targets.gguf_files.tensors import GgufWeights
-from jaxspec.zoo.places import is_gguf, read_gguf
 
 
 def _gguf_weights(read: GgufWeights) -> dict[str, Any]:

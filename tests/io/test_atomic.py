@@ -25,8 +25,8 @@ from jaxspec.io import program_cache, user_cache
 from jaxspec.io.files import atomic, safetensors_files
 from jaxspec.policies.rules.static import make_static
 from jaxspec.policies.store import load_policy, save_policy
+from jaxspec.targets.gguf_files.layout import lay_out_gguf
 from jaxspec.zoo.convert import convert
-from jaxspec.zoo.places import lay_out_gguf
 from training.replay.records import Record, save_record
 from training.run.checkpoints import CheckpointError, Checkpoints
 

@@ -72,6 +72,23 @@ def test_a_file_of_every_family_is_the_model(name, tmp_path):
     )
 
 
+@pytest.mark.parametrize("place", ["model.gguf", "."])
+def test_a_gguf_file_drafts(place, tmp_path):
+    """A draft model's file, or its folder; a model that drafts for itself is never wrong."""
+    gguf_models.write_gguf("llama", tmp_path / "model.gguf")
+    params = jaxspec.load(gguf_models.MODELS / "llama", dtype="float32", drafter=tmp_path / place)
+    out = jaxspec.decode(
+        params,
+        [3, 5, 7],
+        drafter="draft_model",
+        speculation=jaxspec.Speculation(builder="chain"),
+        budget=4,
+        max_new_tokens=13,
+        sampling=jaxspec.Sampling(ignore_eos=True),
+    )
+    assert out.stats.accept_hist[4] == 3
+
+
 # Names, permutations, Gemma's ones and metadata of families whose files do not say everything.
 FURTHER = {
     "qwen2": {"qkv_bias": True, "o_bias": False},

@@ -13,9 +13,10 @@ import pytest
 
 import jaxspec
 from jaxspec.bench.demo import DEMO_PROMPTS
+from jaxspec.targets.gguf_files.layout import find_gguf_file
 from jaxspec.targets.transformer import Transformer
 from jaxspec.zoo.packaged import PACKAGED, chats, is_installed
-from jaxspec.zoo.places import find_gguf_file, resolve_model
+from jaxspec.zoo.places import resolve_model
 
 QUESTIONS = (
     "What is the capital of France?",
@@ -48,9 +49,9 @@ def test_logits_and_tokens_are_those_of_transformers(name):
     from jaxspec.io.text.tokenizer import load_tokenizer
 
     @jax.jit
-    def forward(tokens):
-        hidden = model.apply(params.target, tokens, jnp.arange(tokens.shape[1])[None]).hidden
-        return model.apply(params.target, hidden, method="logits")[0]
+    def forward(weights, tokens):
+        hidden = model.apply(weights, tokens, jnp.arange(tokens.shape[1])[None]).hidden
+        return model.apply(weights, hidden, method="logits")[0]
 
     tokenizer = load_tokenizer(params.spec.tokenizer)
     ends = list(params.spec.eos)
@@ -61,7 +62,7 @@ def test_logits_and_tokens_are_those_of_transformers(name):
             answer = theirs.generate(
                 torch.tensor([ids]), max_new_tokens=48, do_sample=False, eos_token_id=ends
             )[0, len(ids) :].tolist()
-        logits = forward(jnp.asarray([ids]))
+        logits = forward(params.target, jnp.asarray([ids]))
         # Of 1.8 million logits of a prompt one is further off on some processors, by 1.1e-4.
         scale = max(1.0, float(np.abs(expected).max()) / 20)
         np.testing.assert_allclose(logits[1:], expected[1:], atol=2e-4 * scale, rtol=1e-5)

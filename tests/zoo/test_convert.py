@@ -24,9 +24,10 @@ from jaxspec.drafters.dflash.shapes import init_head
 from jaxspec.drafters.files import read_config
 from jaxspec.io.files.json_files import read_json
 from jaxspec.io.files.safetensors_files import WEIGHTS, WeightFiles
+from jaxspec.targets.gguf_files.layout import lay_out_gguf
 from jaxspec.zoo.convert import convert
 from jaxspec.zoo.pack import pack_checkpoint
-from jaxspec.zoo.places import lay_out_gguf, open_target
+from jaxspec.zoo.places import open_target
 
 EAGLE, LLAMA = SHIPPED / "eagle3" / "draft", SHIPPED / "tiny_llama"
 HUB = "someone/tiny-llama"

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxspec.bench.peers.peer import Peer, PeerDecode, count_threads
+from jaxspec.targets.gguf_files.layout import find_gguf_file, is_gguf
 from jaxspec.zoo.pack import is_full, unpack_checkpoint
-from jaxspec.zoo.places import find_gguf_file, is_gguf
 
 # Most tokens that transformers' prompt lookup drafts; the figure of its documentation.
 LOOKUP_TOKENS = 10

@@ -34,7 +34,7 @@ from jaxspec.core.runtime.clock import order_turns, repeat_until_compiled
 from jaxspec.drafters.registry import record_of
 from jaxspec.io.text.prompt_files import LabelledPrompt
 from jaxspec.io.text.tokenizer import load_tokenizer
-from jaxspec.zoo.places import find_gguf_file, is_gguf
+from jaxspec.targets.gguf_files.layout import find_gguf_file, is_gguf
 
 
 def compare_peers(

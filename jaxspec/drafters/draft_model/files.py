@@ -23,6 +23,7 @@ from jaxspec.targets import weights as target_weights
 from jaxspec.targets.families.hf_config import target_config, target_config_to_hf
 from jaxspec.targets.families.hf_fields import integer
 from jaxspec.targets.families.registry import families, family_of
+from jaxspec.targets.gguf_files.layout import is_gguf, read_gguf
 
 
 def matches(hf: Mapping[str, Any]) -> bool:
@@ -83,6 +84,8 @@ def check(directory: str | os.PathLike, config: DraftModelConfig) -> None:
 
 def _open(directory: str | os.PathLike) -> Tensors:
     """Open the model's tensors, by the names of its full weights."""
+    if is_gguf(Path(directory)):
+        return read_gguf(Path(directory))
     return open_full(open_weights(directory), read_entries(Path(directory) / "config.json"))
 
 
