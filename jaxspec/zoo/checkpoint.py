@@ -54,9 +54,9 @@ def load(
         layout, or a GGUF file. A model without a tokenizer takes token ids as prompts.
       drafter: the name of a drafter that ships with the model, a hub id (`repo` or
         `repo::subfolder`), a directory, a draft model's GGUF file or packaged name, or a dict
-        {name: any of these}, in any format that `jaxspec inspect` calls readable. By default, all drafters in the model's `drafters/` folder.
-        `prompt_lookup` has no files and is always there; `drafter="prompt_lookup"` and
-        `drafter="ar"` load none.
+        {name: any of these}, in any format that `jaxspec inspect` calls readable. By default, all
+        drafters in the model's `drafters/` folder. `prompt_lookup` has no files and is always
+        there; `drafter="prompt_lookup"` and `drafter="ar"` load none.
       dtype: dtype of weights and caches. By default float32 on a CPU, bfloat16 on a GPU, and
         float16 on GPUs without bfloat16 units (T4).
       quantize: `int8` or `fp8`: store the target's weights in one byte each, with a scale per

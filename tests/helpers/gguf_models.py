@@ -20,6 +20,8 @@ _ARCHITECTURES = {
     "qwen3": "qwen3",
     "qwen3_moe": "qwen3moe",
     "gemma3_text": "gemma3",
+    "gpt_oss": "gpt-oss",
+    "glm4_moe": "glm4moe",
 } | {name: name for name in ("qwen2", "phi3", "smollm3", "granite")}
 _PERMUTED = ("llama", "smollm3", "granite")
 _FACTORS = {
@@ -113,6 +115,32 @@ def describe(config: dict, architecture: str) -> dict:
             "expert_used_count": config["num_experts_per_tok"],
             "expert_feed_forward_length": config["moe_intermediate_size"],
         }
+    if architecture == "gpt-oss":
+        entries |= {
+            "attention.sliding_window": config["sliding_window"],
+            "expert_count": config["num_local_experts"],
+            "expert_used_count": config["num_experts_per_tok"],
+            "expert_feed_forward_length": config["intermediate_size"],
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": rope["factor"],
+            "rope.scaling.original_context_length": rope["original_max_position_embeddings"],
+        }
+    if architecture == "glm4moe":
+        turned = int(config["head_dim"] * rope["partial_rotary_factor"])
+        entries["block_count"] += config["num_nextn_predict_layers"]
+        entries |= {
+            "nextn_predict_layers": config["num_nextn_predict_layers"],
+            "rope.dimension_count": turned,
+            "leading_dense_block_count": config["first_k_dense_replace"],
+            "expert_count": config["n_routed_experts"],
+            "expert_used_count": config["num_experts_per_tok"],
+            "expert_shared_count": config["n_shared_experts"],
+            "expert_feed_forward_length": config["moe_intermediate_size"],
+            "expert_weights_scale": config["routed_scaling_factor"],
+            "expert_weights_norm": config["norm_topk_prob"],
+            "expert_group_count": config["n_group"],
+            "expert_group_used_count": config["topk_group"],
+        }
     return {f"{architecture}.{name}": value for name, value in entries.items()}
 
 
@@ -131,7 +159,14 @@ def stored_tensors(name: str, config: dict, architecture: str) -> dict[str, np.n
             array = array + np.float32(1)
         if architecture in _PERMUTED and part in heads:
             array = permute(array, heads[part])
-        if ".experts." in stem:
+        if architecture == "gpt-oss" and ".experts." in full:
+            found |= separate(
+                names.get_name(f"{stem.removesuffix('.experts')}.router"), full, array
+            )
+        elif stem.endswith("self_attn") or full.endswith("e_score_correction_bias"):
+            stored = full.removesuffix("_bias")
+            found[f"{names.get_name(stored)}.{'weight' if stored == full else 'bias'}"] = array
+        elif ".experts." in stem:
             layer, rest = stem.split(".experts.")
             index, part = rest.split(".")
             experts.setdefault(f"{layer}.experts.{part}", {})[int(index)] = array
@@ -140,6 +175,8 @@ def stored_tensors(name: str, config: dict, architecture: str) -> dict[str, np.n
     for stem, arrays in experts.items():
         stacked = np.stack([arrays[i] for i in range(len(arrays))])
         found[f"{names.get_name(stem)}.weight"] = stacked
+    if architecture == "glm4moe":  # of a layer that predicts further tokens
+        found[f"blk.{config['num_hidden_layers']}.nextn.enorm.weight"] = np.ones(4, np.float32)
     scaling = config.get("rope_parameters") or {}
     if scaling.get("rope_type") == "longrope":
         for kind in ("long", "short"):
@@ -147,6 +184,19 @@ def stored_tensors(name: str, config: dict, architecture: str) -> dict[str, np.n
     if scaling.get("rope_type") == "llama3":
         found["rope_freqs.weight"] = rope_factors(config, scaling)
     return found
+
+
+def separate(router: str, full: str, array: np.ndarray) -> dict[str, np.ndarray]:
+    """Store gpt-oss's experts as llama.cpp's converter does: gates apart, matrices transposed."""
+    layer, part = router.rsplit(".", 1)[0], full.rsplit(".", 1)[-1]
+    kind = "bias" if part.endswith("_bias") else "weight"
+    array = array if kind == "bias" else array.swapaxes(1, 2)
+    if part.startswith("down"):
+        return {f"{layer}.ffn_down_exps.{kind}": np.ascontiguousarray(array)}
+    return {
+        f"{layer}.ffn_{name}_exps.{kind}": np.ascontiguousarray(array[:, first::2])
+        for first, name in enumerate(("gate", "up"))
+    }
 
 
 def permute(array: np.ndarray, heads: int) -> np.ndarray:

@@ -14,6 +14,7 @@ from slow_cases import slow_except
 
 import jaxspec
 from jaxspec.call.text.detokenize import continue_after
+from jaxspec.core.config import MoEConfig
 from jaxspec.io.files.gguf_files import GgufFile
 from jaxspec.io.files.json_files import read_json
 from jaxspec.io.files.safetensors_files import WeightFiles
@@ -89,6 +90,16 @@ def test_a_gguf_file_drafts(place, tmp_path):
     assert out.stats.accept_hist[4] == 3
 
 
+# The file does not say where units are clamped: all of gpt-oss's are where llama.cpp has it.
+GPT_OSS_MOE = MoEConfig(
+    num_experts=4,
+    experts_per_token=2,
+    expert_ffn_size=24,
+    score="chosen",
+    router_bias=True,
+    expert_bias=True,
+    clamp=(7.0, 1.702),
+)
 # Names, permutations, Gemma's ones and metadata of families whose files do not say everything.
 FURTHER = {
     "qwen2": {"qkv_bias": True, "o_bias": False},
@@ -96,6 +107,8 @@ FURTHER = {
     "smollm3": {"norms": "pre"},
     "granite": {"residual_scale": 0.5, "score_scale": "score_scale", "logit_scale": 0.5},
     "gemma3": {"norms": "sandwich", "rope": "rope", "norm_centred": True},
+    "gpt_oss": {"sinks": True, "rope": "rope", "moe": GPT_OSS_MOE, "o_bias": True},
+    "glm4_moe": {"rope": "rope", "moe": "moe", "qk_norm": True},
 }
 
 
@@ -232,6 +245,19 @@ def test_tokenizer_comes_from_the_metadata(tmp_path):
     again = jaxspec.load(tmp_path / "saved", dtype="float32")
     assert again.spec.target == params.spec.target
     assert load_tokenizer(again.spec.tokenizer).encode(text) == tokenizer.encode(text)
+
+
+@pytest.mark.parametrize(
+    ("rule", "parts"),
+    [("gpt-4o", "It's| |123|45| don'T|\n\n|Go"), ("glm4", "It|'s| |123|45| don|'T|\n\n|Go")],
+)
+def test_text_is_split_by_the_named_rule(rule, parts, tmp_path):
+    """gpt-oss keeps what an apostrophe shortens with its word; GLM does not."""
+    metadata = gguf_models.describe_tokenizer(["<|end|>", *sorted(gguf_bytes())])
+    file = SimpleNamespace(path=tmp_path, metadata=metadata | {"tokenizer.ggml.pre": rule})
+    split = build_tokenizer(file).backend_tokenizer.pre_tokenizer.pre_tokenize_str
+    text = parts.replace("|", "")
+    assert [text[start:stop] for _, (start, stop) in split(text)] == parts.split("|")
 
 
 @pytest.mark.parametrize("space", [True, False])

@@ -18,7 +18,12 @@ class GgufFamily:
       architecture: llama.cpp's name.
       permuted: whether it permutes the rows of query and key projections.
       centred: whether it adds 1 to the weights of norms.
-      layers: its names of a layer's tensors -> Hugging Face's, where they are not Qwen3's.
+      layers: its names of a layer's tensors -> Hugging Face's, where they are not Qwen3's. A name
+        with its `.weight` or `.bias` stands for a whole name, which may end otherwise.
+      experts: Hugging Face's names of tensors that hold all experts of a layer -> the stored
+        tensors whose entries alternate in the last axis. Matrices are stored transposed. Without
+        it, each expert's tensors have names of their own, see `jaxspec.targets.gguf_files.tensors`.
+      truncate: whether the ramp of YaRN begins and ends at whole pairs, which files do not say.
       read: getter -> entries of config.json that Qwen3's files do not state, or state otherwise.
     """
 
@@ -26,6 +31,8 @@ class GgufFamily:
     permuted: bool = False
     centred: bool = False
     layers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    experts: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    truncate: bool = True
     read: Callable[[Getter], dict[str, Any]] = lambda get: {}
 
 

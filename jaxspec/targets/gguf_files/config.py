@@ -47,24 +47,31 @@ def read_gguf_entries(file: GgufFile) -> dict[str, Any]:
         "architectures": [family.architecture],
         "model_type": family.name,
         "hidden_size": hidden,
-        "num_hidden_layers": get("block_count"),
+        "num_hidden_layers": count_layers(file),
         "num_attention_heads": heads,
         "num_key_value_heads": get("attention.head_count_kv", heads),
         "head_dim": get("attention.key_length", get("rope.dimension_count", hidden // heads)),
         "intermediate_size": get("feed_forward_length", 1),
-        "rms_norm_eps": _round_float32(get("attention.layer_norm_rms_epsilon")),
-        "rope_theta": _round_float32(get("rope.freq_base", 10000.0)),
+        "rms_norm_eps": get("attention.layer_norm_rms_epsilon"),
+        "rope_theta": get("rope.freq_base", 10000.0),
         "max_position_embeddings": get("context_length"),
         "vocab_size": rows,
         "tie_word_embeddings": OUTPUT not in file,
         "attention_bias": "blk.0.attn_q.bias" in file,
+        "use_qk_norm": "blk.0.attn_q_norm.weight" in file,
         "eos_token_id": [id for id in end_ids(file) if id < rows],
     }
-    return entries | _rope_scaling(file, get) | family.gguf.read(get)
+    return entries | _rope_scaling(file, get, family.gguf.truncate) | family.gguf.read(get)
+
+
+def count_layers(file: GgufFile) -> int:
+    """Return the number of a model's layers without those that predict further tokens."""
+    get = Getter(file, family_of_gguf(file).gguf.architecture)
+    return get("block_count") - get("nextn_predict_layers", 0)
 
 
 class Getter:
-    """Read entries `<architecture>.<name>` of a file."""
+    """Read entries `<architecture>.<name>` of a file; floats as their shortest decimals."""
 
     def __init__(self, file: GgufFile, architecture: str | None):
         self._file, self._prefix = file, architecture
@@ -80,10 +87,10 @@ class Getter:
                     "which is not supported"
                 )
             value = value[0]
-        return value
+        return _round_float32(value) if isinstance(value, float) else value
 
 
-def _rope_scaling(file: GgufFile, get: Getter) -> dict[str, Any]:
+def _rope_scaling(file: GgufFile, get: Getter, truncate: bool) -> dict[str, Any]:
     """Describe the scaling of RoPE.
 
     Raises:
@@ -95,17 +102,18 @@ def _rope_scaling(file: GgufFile, get: Getter) -> dict[str, Any]:
         settings = {"rope_type": "longrope", "original_max_position_embeddings": original}
         settings |= {"short_factor": file[_SHORT].tolist(), "long_factor": file[_LONG].tolist()}
         magnitude = get("rope.scaling.attn_factor", 0.0)
-        settings |= {"attention_factor": _round_float32(magnitude)} if magnitude else {}
+        settings |= {"attention_factor": magnitude} if magnitude else {}
         return {"rope_scaling": settings}
     if kind == "linear":
-        factor = _round_float32(get("rope.scaling.factor"))
+        factor = get("rope.scaling.factor")
         return {"rope_scaling": {"rope_type": "linear", "factor": factor}}
     if kind == "yarn":
-        settings = {"rope_type": "yarn", "factor": _round_float32(get("rope.scaling.factor"))}
+        settings = {"rope_type": "yarn", "factor": get("rope.scaling.factor")}
         settings |= {"original_max_position_embeddings": original} if original else {}
         for name in ("beta_fast", "beta_slow"):
             value = get(f"rope.scaling.yarn_{name}", 0.0)
-            settings |= {name: _round_float32(value)} if value else {}
+            settings |= {name: value} if value else {}
+        settings |= {} if truncate else {"truncate": False}
         return {"rope_scaling": settings}
     if kind != "none":
         raise ValueError(f"{file.path}: RoPE scaling {kind!r} is not supported")

@@ -1,8 +1,8 @@
 """Read the tensors of a GGUF file by Hugging Face name.
 
 llama.cpp names tensors differently, stacks a layer's experts in one tensor, permutes the rows of
-Llama's query and key projections for its own RoPE (`LlamaModel.permute` in its converter), and adds
-1 to the weights of Gemma's norms.
+Llama's query and key projections for its own RoPE (`LlamaModel.permute` in its converter), adds
+1 to the weights of Gemma's norms, and separates gpt-oss's gates from their factors.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxspec.io.files.gguf_files import GgufFile
 from jaxspec.io.files.tensors import RowReader, Tensors
-from jaxspec.targets.gguf_files.config import Getter, family_of_gguf
+from jaxspec.targets.gguf_files.config import Getter, count_layers, family_of_gguf
 
 _TOP = {
     "token_embd": "model.embed_tokens",
@@ -51,11 +51,19 @@ class GgufWeights(Tensors):
             heads = get("attention.head_count")
             self._heads = {"attn_q": heads, "attn_k": get("attention.head_count_kv", heads)}
         self._home: dict[str, tuple[str, int | None]] = {}
+        self._joined: dict[str, list[str]] = {}
+        layers = count_layers(file)
         for name in file:
-            if name not in _FREQUENCIES:
+            parts = name.split(".")
+            # A layer beyond the last predicts further tokens.
+            if name not in _FREQUENCIES and not (parts[0] == "blk" and int(parts[1]) >= layers):
                 self._home |= self._names(name)
 
     def __getitem__(self, name: str) -> np.ndarray:
+        if name in self._joined:
+            arrays = [self.file.part(stored) for stored in self._joined[name]]
+            joined = np.stack([one.swapaxes(1, -1) for one in arrays], axis=-1)
+            return joined.reshape(*joined.shape[:-2], -1)
         stored, expert = self._home[name]
         array, heads = self.file.part(stored, expert), self._permuted_heads(stored)
         if self._is_centred(name):
@@ -63,6 +71,8 @@ class GgufWeights(Tensors):
         return array if heads is None else _unpermute(array, heads)
 
     def row_reader(self, name: str) -> RowReader:
+        if name in self._joined:
+            return super().row_reader(name)
         stored, expert = self._home[name]
         # Rows are elsewhere in the file, or it holds other values.
         if self._permuted_heads(stored) is not None or self._is_centred(name):
@@ -72,6 +82,10 @@ class GgufWeights(Tensors):
     def shape(self, name: str) -> tuple[int, ...]:
         stored, expert = self._home[name]
         shape = self.file.shape(stored)
+        if name in self._joined:
+            experts, *sizes = shape
+            *rows, columns = sizes[::-1]
+            return (experts, *rows, columns * len(self._joined[name]))
         return shape if expert is None else shape[1:]
 
     def dtype(self, name: str) -> str:
@@ -93,6 +107,14 @@ class GgufWeights(Tensors):
         if parts[0] != "blk":
             return {f"{_TOP.get(parts[0], parts[0])}.{kind}": (name, None)}
         layer = f"model.layers.{parts[1]}"
+        whole = f"{parts[2]}.{kind}"
+        for joined, of in self._family.experts.items():
+            if whole in of:
+                full = f"{layer}.{joined}"
+                self._joined[full] = [f"blk.{parts[1]}.{one}" for one in of]
+                return {full: (name, None)}
+        if whole in self._family.layers:
+            return {f"{layer}.{self._family.layers[whole]}": (name, None)}
         if parts[2] in _EXPERTS:
             return {
                 f"{layer}.mlp.experts.{i}.{_EXPERTS[parts[2]]}.{kind}": (name, i)

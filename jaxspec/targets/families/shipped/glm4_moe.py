@@ -7,6 +7,7 @@ from typing import Any
 from jaxspec.core.config import LayerConfig, MoEConfig, TargetConfig
 from jaxspec.io.weights.weight_map import Leaf
 from jaxspec.targets.families.family import TargetFamily
+from jaxspec.targets.families.gguf_family import Getter, GgufFamily, read_share
 from jaxspec.targets.families.hf_fields import integer, read_first
 from jaxspec.targets.layer_leaves import list_experts, list_gated
 
@@ -75,6 +76,26 @@ def _list_sparse(config: LayerConfig, index: int) -> list[Leaf]:
     return leaves
 
 
+_NAMES = {
+    "post_attention_norm": "post_attention_layernorm",
+    "exp_probs_b.bias": "mlp.gate.e_score_correction_bias",
+} | {f"ffn_{part}_shexp": f"mlp.shared_experts.{part}_proj" for part in ("gate", "up", "down")}
+
+
+def _read_gguf(get: Getter) -> dict[str, Any]:
+    return {
+        "n_routed_experts": get("expert_count"),
+        "num_experts_per_tok": get("expert_used_count"),
+        "n_shared_experts": get("expert_shared_count", 0),
+        "moe_intermediate_size": get("expert_feed_forward_length"),
+        "norm_topk_prob": bool(get("expert_weights_norm", True)),
+        "routed_scaling_factor": get("expert_weights_scale", 1.0),
+        "n_group": get("expert_group_count", 1),
+        "topk_group": get("expert_group_used_count", 1),
+        "first_k_dense_replace": get("leading_dense_block_count", 0),
+    } | read_share(get, get("attention.key_length"))
+
+
 GLM4_MOE = TargetFamily(
     name="glm4_moe",
     architecture="Glm4MoeForCausalLM",
@@ -82,4 +103,5 @@ GLM4_MOE = TargetFamily(
     read_layers=_read_layers,
     write=_write,
     list_sparse=_list_sparse,
+    gguf=GgufFamily("glm4moe", layers=_NAMES, read=_read_gguf),
 )

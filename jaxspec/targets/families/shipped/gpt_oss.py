@@ -7,6 +7,7 @@ from typing import Any
 from jaxspec.core.config import LayerConfig, MoEConfig, TargetConfig
 from jaxspec.io.weights.weight_map import Leaf
 from jaxspec.targets.families.family import TargetFamily
+from jaxspec.targets.families.gguf_family import Getter, GgufFamily, read_window
 from jaxspec.targets.families.hf_fields import integer, read_head_dim
 from jaxspec.targets.families.hf_rope import read_rope
 from jaxspec.targets.families.layer_types import (
@@ -77,6 +78,28 @@ def _list_experts(config: LayerConfig, index: int) -> list[Leaf]:
     ]
 
 
+_NAMES = {
+    "post_attention_norm": "post_attention_layernorm",
+    "attn_sinks.weight": "self_attn.sinks",
+    "ffn_gate_inp": "mlp.router",
+}
+_EXPERTS = {
+    "mlp.experts.gate_up_proj": ("ffn_gate_exps.weight", "ffn_up_exps.weight"),
+    "mlp.experts.gate_up_proj_bias": ("ffn_gate_exps.bias", "ffn_up_exps.bias"),
+    "mlp.experts.down_proj": ("ffn_down_exps.weight",),
+    "mlp.experts.down_proj_bias": ("ffn_down_exps.bias",),
+}
+
+
+def _read_gguf(get: Getter) -> dict[str, Any]:
+    entries = {
+        "num_local_experts": get("expert_count"),
+        "num_experts_per_tok": get("expert_used_count"),
+        "intermediate_size": get("expert_feed_forward_length"),
+    }
+    return entries | read_window(get)
+
+
 GPT_OSS = TargetFamily(
     name="gpt_oss",
     architecture="GptOssForCausalLM",
@@ -85,4 +108,5 @@ GPT_OSS = TargetFamily(
     read_layers=_read_layers,
     write=_write,
     list_sparse=_list_experts,
+    gguf=GgufFamily("gpt-oss", layers=_NAMES, experts=_EXPERTS, truncate=False, read=_read_gguf),
 )
