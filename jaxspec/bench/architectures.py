@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import zlib
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jaxspec.core.config import MoEConfig, TargetConfig, layer_of, share_sizes
 from jaxspec.core.params import Params, Spec
@@ -29,9 +31,12 @@ from jaxspec.drafters.griffin.network import GriffinConfig
 from jaxspec.drafters.registry import record_of
 from jaxspec.drafters.specblock.files import leaves as specblock_leaves
 from jaxspec.drafters.specblock.network import SpecBlockConfig
+from jaxspec.targets.layouts.quant import FOUR_BITS, INT4, contracted_axis, quantize_params
 from jaxspec.targets.transformer import Transformer
 
 DRAFTER = "jetspec"
+# Inputs that share a scale.
+_AWQ_GROUP, _MXFP4_GROUP = 128, 32
 
 
 def _qwen3(hidden: int, layers: int, heads: int, ffn: int, *, tied: bool = False) -> TargetConfig:
@@ -278,16 +283,41 @@ def _of_target(spec: Spec) -> dict[str, Any]:
     }
 
 
-def abstract_params(spec: Spec, dtype=jnp.bfloat16) -> Params:
+def abstract_params(spec: Spec, dtype=jnp.bfloat16, quantize: str | None = None) -> Params:
     """Make `Params` of `spec` (a target and drafters) with `jax.ShapeDtypeStruct` leaves; nothing
     is allocated.
+
+    Args:
+      spec: the target and its drafters.
+      dtype: of floats.
+      quantize: `int8` or `fp8` weights of the target; or `int4`: projections of layers as in
+        AWQ's files, experts as in MXFP4's.
     """
     target = jax.eval_shape(functools.partial(_init_target, spec.target))
     drafters = {
         name: jax.eval_shape(functools.partial(_init_drafter, config))
         for name, config in spec.drafters
     }
-    return _as_structs(Params(target, drafters, spec), dtype)
+    params = _as_structs(Params(target, drafters, spec), dtype)
+    if quantize == INT4:
+        return params.replace(target=_in_four_bits(params.target))
+    if quantize is None:
+        return params
+    return jax.eval_shape(functools.partial(quantize_params, kind=quantize), params)
+
+
+def _in_four_bits(target: dict[str, Any]) -> dict[str, Any]:
+    """Return the shapes of a target's variables with its layers' projections in four bits."""
+    leaves, scales = flatten_dict(target["params"]), {}
+    for path, leaf in leaves.items():
+        if contracted_axis(path, tied=False) is None or path == ("lm_head",):
+            continue
+        *experts, inputs, outputs = leaf.shape
+        group, kinds = (_MXFP4_GROUP, 1) if experts else (math.gcd(inputs, _AWQ_GROUP), 2)
+        leaves[path] = jax.ShapeDtypeStruct((*experts, inputs // 2, outputs), jnp.uint8)
+        shape = (*experts, kinds, inputs // group, outputs)
+        scales[path] = jax.ShapeDtypeStruct(shape, jnp.float16)
+    return {"params": unflatten_dict(leaves), FOUR_BITS: unflatten_dict(scales)}
 
 
 def _as_structs(tree: Any, dtype: Any) -> Any:

@@ -48,14 +48,16 @@ ROUNDS = {
     "int8": {"budget": 64, "quantize": "int8"},
     "fp8": {"budget": 64, "quantize": "fp8"},
     "experts": {"arch": "qwen3-30b-a3b", "budget": 64},
+    "int4": {"budget": 64, "quantize": "int4"},
     "sinks": {"arch": "gpt-oss-20b", "layers": 2, "budget": 64},
+    "int4 experts": {"arch": "gpt-oss-20b", "layers": 2, "budget": 64, "quantize": "int4"},
     "sandwich": {"arch": "gemma-3-12b", "budget": 64},
     "biases": {"arch": "qwen2.5-7b", "budget": 64},
     "int8 experts": {"arch": "qwen3-30b-a3b", "budget": 16, "quantize": "int8"},
 }
 # Rounds with weights of every form: scaled, of experts, a product's parts in one matrix, and read
 # by drafts of several sizes.
-WEIGHTS = ("int8", "fp8", "experts", "specblock", "sizes")
+WEIGHTS = ("int8", "fp8", "int4", "experts", "int4 experts", "specblock", "sizes")
 # The programs of a serving engine.
 SLOTS = {"arch": "qwen3-8b", "layers": 1, "batch": 2, "budget": 16}
 SERVED = {"feed": {"part": "feed", "capacity": 32768}, "visit": {"part": "visit", "capacity": 4096}}
@@ -110,14 +112,14 @@ PACKED = SHAPE | {"rows": 64, "batch": 16, "packed": 64}
 # top-p is one of the filters. int8 and experts are there one by one. DSpark's lattices take a
 # minute, and nothing else depends on them.
 SLOW = ["a100", "l4", "expand@32", "beam", "dynamic", "dspark lattice", "h100 sequential"]
-SLOW += ["h100 top-p", "int8 experts", ("triton", "a100")]
+SLOW += ["h100 top-p", "int8 experts", "int4 experts", ("triton", "a100")]
 SLOW += [name for name in DRAFTS if name != "step"]
 
 
 # Half of what is left in time; `make test-aot` compiles them, continuous integration does not.
 THOROUGH = ["visit", "h100 policy", "h100 rejection", ("triton", "l4"), "specblock rank-guided"]
 THOROUGH += ["eagle3 dynamic", "block sizes", "experts", "batch", "fp8", "h100 batch prefill"]
-THOROUGH += ["sinks", "sandwich", "biases"]
+THOROUGH += ["sinks", "sandwich", "biases", "int4"]
 
 
 def mark(programs: Iterable) -> list:
@@ -347,6 +349,16 @@ def test_no_weights_are_copied_or_converted(name, reports):
     """Logits in float32 are the largest result that only converts; they are smaller than this."""
     moved = [each for each in reports[name]["large"] if each["moves"] and each["bytes"] >= 16 * MIB]
     assert not moved, moved
+
+
+@needs_plugin
+@pytest.mark.parametrize("name", mark(["int4", "int4 experts"]))
+def test_weights_of_four_bits_never_become_floats(name, reports):
+    """As bfloat16, the smallest product of Qwen3-8B's layer would have 32 MiB, and gpt-oss's
+    experts of a layer 1.0 GiB.
+    """
+    assert reports[name]["options"]["quantize"] == "int4"
+    assert reports[name]["memory"]["temporary"] < 32 * MIB
 
 
 @needs_plugin

@@ -17,7 +17,7 @@ from jaxspec.policies.learned.blockpilot import Predictor, make_blockpilot
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.registry import AUTOMATIC
 from jaxspec.round.plan import DecodeConfig, make_plan, suits_lookup
-from jaxspec.targets.layouts.quant import check_kind
+from jaxspec.targets.layouts.quant import INT4, KINDS, check_kind
 from jaxspec.tuner.automatic import GPU_WIDTHS, make_automatic
 
 BLOCKPILOT = "blockpilot"
@@ -45,7 +45,7 @@ def describe_call(
     """
     if dtype not in _DTYPES:
         raise ValueError(f"unknown dtype {dtype!r}: {choose_one(dtype, _DTYPES)}")
-    check_kind(quantize)
+    check_kind(quantize, (*KINDS, INT4))
     spec = architecture(arch)
     if drafter != "ar":
         spec = swap_drafter(spec, drafter)

@@ -24,7 +24,6 @@ from jaxspec.round.draft import draft
 from jaxspec.round.grow import grow
 from jaxspec.round.loop import run
 from jaxspec.round.plan import make_plan
-from jaxspec.targets.layouts.quant import quantize_params
 from pallas_kernels.aot.lower import Program
 
 
@@ -62,7 +61,7 @@ def decode_loop(
       policy: a rule of the controller, which verifies a power of four of rows, up to the budget, or
         does not draft; `auto`, the default's on a GPU, with its own rows; or `blockpilot`, which
         chooses among blocks of 4, 8 and 16 slots.
-      quantize: `int8` or `fp8` weights of the target, see `jaxspec.load`.
+      quantize: weights of the target in few bits, see `abstract_params`.
 
     Returns:
       The program, with the fact `cache_bytes`: the bytes of all donated caches.
@@ -102,11 +101,7 @@ def prefill_program(*, batch: int, capacity: int, **options: Any) -> Program:
     sampling = {name: options[name] for name in ("temperature", "top_k", "top_p", "min_p")}
     plan = make_plan(spec, config)
     decides = make_policy(options["policy"], options["budget"], spec) if config.policy else None
-    params = abstract_params(spec, jnp.dtype(options["dtype"]))
-    if options["quantize"] is not None:
-        params = jax.eval_shape(
-            functools.partial(quantize_params, kind=options["quantize"]), params
-        )
+    params = abstract_params(spec, jnp.dtype(options["dtype"]), options["quantize"])
     request = Request(
         limit=np.zeros(batch, np.int32),
         stop=np.zeros(8, np.int32),

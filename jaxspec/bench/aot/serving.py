@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any
 
 import jax
@@ -22,7 +21,6 @@ from jaxspec.serve.on_device.slot_rounds import Control, Rules
 from jaxspec.serve.on_device.slot_settings import make_settings
 from jaxspec.serve.on_device.slots import SlotsState, make_slots
 from jaxspec.serve.on_device.visit import visit
-from jaxspec.targets.layouts.quant import quantize_params
 from pallas_kernels.aot.lower import Program
 
 
@@ -68,9 +66,6 @@ def _make_slots(
     """Return the shapes of the weights and of the slots that options of `decode_loop` describe."""
     spec, config = describe_call(**options, capacity=capacity)
     config = dataclasses.replace(config, sampling=MIXED)
-    params = abstract_params(spec, jnp.dtype(options["dtype"]))
-    if options["quantize"] is not None:
-        quantize = functools.partial(quantize_params, kind=options["quantize"])
-        params = jax.eval_shape(quantize, params)
+    params = abstract_params(spec, jnp.dtype(options["dtype"]), options["quantize"])
     state = jax.eval_shape(lambda given: make_slots(given, config, batch, capacity), params)
     return params, state, config

@@ -83,7 +83,7 @@ def add_command(commands: options.Commands) -> None:
         choices=options.DTYPES,
         help="dtype of weights (default: bfloat16, or float16 where the GPU lacks it)",
     )
-    add("--quantize", help="int8 or fp8 weights of the target (default: as --dtype)")
+    add("--quantize", help="int8, fp8 or int4 weights of the target (default: as --dtype)")
     add("--layers", type=int, help="compile fewer target layers (default: all)")
     add("--tp", type=int, default=1, help=f"GPUs that share the target {default}")
     options.add_experts(parser)
