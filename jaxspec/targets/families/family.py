@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxspec.core.config import LayerConfig, TargetConfig
@@ -32,6 +32,8 @@ class TargetFamily:
       architecture: the class that config.json names, for example `LlamaForCausalLM`.
       qk_norm: whether queries and keys of each head are normalised by RMSNorm.
       head_dim: width of a head if config.json does not give it (default: hidden_size / heads).
+      defaults: entries of config.json that files may leave out, as transformers' class reads
+        them. A model of text and images states in `text_config` only what differs from these.
       read: config.json -> fields of `TargetConfig` that Llama's files do not state, or state
         otherwise.
       read_layers: config.json -> fields of `LayerConfig` in which each layer differs from them;
@@ -48,6 +50,7 @@ class TargetFamily:
     architecture: str
     qk_norm: bool = False
     head_dim: int | None = None
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     read: Callable[[dict[str, Any]], dict[str, Any]] = _nothing
     read_layers: Callable[[dict[str, Any]], list[dict[str, Any]]] = _same_layers
     write: Callable[[TargetConfig], dict[str, Any]] = _nothing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from jaxspec.core.config import TargetConfig, layer_of
@@ -24,7 +25,7 @@ def target_config(hf: dict[str, Any]) -> TargetConfig:
         computation and is not supported.
     """
     family = family_of_hf(hf)
-    hf = find_text_config(hf)
+    hf = _complete(find_text_config(hf), family.defaults)
     _refuse_unsupported(hf)
     fields = transformer_fields(hf, default_head_dim=family.head_dim)
     fields |= {
@@ -58,6 +59,15 @@ def target_config_to_hf(config: TargetConfig, dtype: str = "float32") -> dict[st
         "max_position_embeddings": config.max_positions,
         **family.write(config),
     }
+
+
+def _complete(hf: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the entries that a file leaves out; RoPE counts as stated in either spelling."""
+    stated = {name: value for name, value in hf.items() if value is not None}
+    found = {**defaults, **stated}
+    if "rope_scaling" in stated and "rope_parameters" not in stated:
+        found.pop("rope_parameters", None)
+    return found
 
 
 def _refuse_unsupported(hf: dict[str, Any]) -> None:

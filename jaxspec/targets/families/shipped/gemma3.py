@@ -19,6 +19,14 @@ from jaxspec.targets.families.layer_types import (
 )
 
 _HEAD_DIM = 256
+_DEFAULTS = {
+    "vocab_size": 262208,
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "sliding_window": 4096,
+    "tie_word_embeddings": True,
+}
 
 
 def _read(hf: dict[str, Any]) -> dict[str, Any]:
@@ -35,7 +43,6 @@ def _read(hf: dict[str, Any]) -> dict[str, Any]:
         "norm_wide": True,
         "embedding_scale": integer(hf, "hidden_size") ** 0.5,
         "softcap": hf.get("final_logit_softcapping"),
-        "tie_embeddings": bool(hf.get("tie_word_embeddings", True)),
     }
 
 
@@ -82,6 +89,7 @@ GEMMA3 = TargetFamily(
     architecture="Gemma3ForCausalLM",
     qk_norm=True,
     head_dim=_HEAD_DIM,
+    defaults=_DEFAULTS,
     read=_read,
     read_layers=_read_layers,
     write=_write,

@@ -99,6 +99,7 @@ def _read_gguf(get: Getter) -> dict[str, Any]:
 GLM4_MOE = TargetFamily(
     name="glm4_moe",
     architecture="Glm4MoeForCausalLM",
+    defaults={"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "partial_rotary_factor": 0.5},
     read=_read,
     read_layers=_read_layers,
     write=_write,

@@ -19,6 +19,13 @@ from jaxspec.targets.families.layer_types import (
 )
 
 _HEAD_DIM = 64
+_ROPE = {"rope_type": "yarn", "factor": 32.0, "truncate": False}
+_DEFAULTS = {
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-5,
+    "sliding_window": 128,
+    "rope_parameters": _ROPE | {"original_max_position_embeddings": 4096},
+}
 
 
 def _read(hf: dict[str, Any]) -> dict[str, Any]:
@@ -103,6 +110,7 @@ def _read_gguf(get: Getter) -> dict[str, Any]:
 GPT_OSS = TargetFamily(
     name="gpt_oss",
     architecture="GptOssForCausalLM",
+    defaults=_DEFAULTS,
     head_dim=_HEAD_DIM,
     read=_read,
     read_layers=_read_layers,

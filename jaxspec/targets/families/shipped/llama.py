@@ -39,6 +39,26 @@ def _write_growth(config: TargetConfig) -> dict[str, Any]:
     return {"rope_parameters": entries | {"llama_4_scaling_beta": config.position_growth[0]}}
 
 
+_DEFAULTS = {
+    "vocab_size": 32000,
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+}
+_DEFAULTS_3 = _DEFAULTS | {
+    "vocab_size": 131072,
+    "max_position_embeddings": 262144,
+    "rms_norm_eps": 1e-5,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 1e6,
+        "factor": 16.0,
+        "original_max_position_embeddings": 16384,
+        "attention_factor": 1.0,
+        "llama_4_scaling_beta": 0.1,
+    },
+}
+
 LLAMA = TargetFamily(
     name="llama",
     architecture="LlamaForCausalLM",
@@ -48,18 +68,21 @@ LLAMA = TargetFamily(
 MISTRAL = TargetFamily(
     name="mistral",
     architecture="MistralForCausalLM",
+    defaults=_DEFAULTS,
     read_layers=_slide_everywhere,
     write=write_windows,
 )
 MINISTRAL = TargetFamily(
     name="ministral",
     architecture="MinistralForCausalLM",
-    read_layers=_slide_by_type,
+    defaults=_DEFAULTS,
+    read_layers=_slide_everywhere,
     write=write_windows,
 )
 MINISTRAL3 = TargetFamily(
     name="ministral3",
     architecture="Ministral3ForCausalLM",
+    defaults=_DEFAULTS_3,
     read=_read_growth,
     read_layers=_slide_everywhere,
     write=lambda config: write_windows(config) | _write_growth(config),

@@ -62,6 +62,7 @@ def _read_gguf(get: Getter) -> dict[str, Any]:
 OLMO2 = TargetFamily(
     name="olmo2",
     architecture="Olmo2ForCausalLM",
+    defaults={"rms_norm_eps": 1e-5},
     qk_norm=True,
     read=lambda hf: _NORMS,
     gguf=GgufFamily("olmo2", layers=_NAMES, read=_read_gguf),
@@ -69,6 +70,7 @@ OLMO2 = TargetFamily(
 OLMO3 = TargetFamily(
     name="olmo3",
     architecture="Olmo3ForCausalLM",
+    defaults={"rms_norm_eps": 1e-5, "sliding_window": 4096},
     qk_norm=True,
     read=_read_olmo3,
     read_layers=_read_layers,

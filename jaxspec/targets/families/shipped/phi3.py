@@ -26,6 +26,7 @@ def _read_gguf(get: Getter) -> dict[str, Any]:
 PHI3 = TargetFamily(
     name="phi3",
     architecture="Phi3ForCausalLM",
+    defaults={"rms_norm_eps": 1e-5},
     read_layers=_read_layers,
     write=write_windows,
     fused=True,

@@ -63,6 +63,7 @@ QWEN3_MOE = TargetFamily(
     name="qwen3_moe",
     architecture="Qwen3MoeForCausalLM",
     qk_norm=True,
+    defaults={"num_key_value_heads": 4},
     read=_read,
     read_layers=_read_layers,
     write=_write,

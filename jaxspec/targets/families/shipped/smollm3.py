@@ -35,6 +35,7 @@ def _write(config: TargetConfig) -> dict[str, Any]:
 SMOLLM3 = TargetFamily(
     name="smollm3",
     architecture="SmolLM3ForCausalLM",
+    defaults={"num_key_value_heads": 4, "tie_word_embeddings": True},
     read=lambda hf: {"rope": read_rope(hf, read_head_dim(hf), theta=2e6)},
     read_layers=_read_layers,
     write=_write,
