@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,13 +13,14 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxspec.core.config import TargetConfig
 from jaxspec.io.quantised.tensors import QuantisedTensors
 from jaxspec.io.weights.load_tree import read_tree
-from jaxspec.io.weights.weight_map import Leaf, vector, write_tree
+from jaxspec.io.weights.weight_map import Leaf, check_fit, vector, write_tree
 from jaxspec.targets.families.registry import family_of
 from jaxspec.targets.layer_leaves import list_attention, list_experts, list_mlp, list_norms
 from jaxspec.targets.layouts import quant
 from jaxspec.targets.layouts.held import plan_reading, shape_groups
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+_LAYER = re.compile(r"model\.layers\.(\d+)\.")
 _ROTARY = ("inv_freq", "original_inv_freq", "cos_cached", "sin_cached")
 
 
@@ -65,11 +67,20 @@ def from_hf(
 
 def ignored(config: TargetConfig, read: Mapping[str, np.ndarray]) -> Callable[[str], bool]:
     """Return a function that says whether files may hold a tensor that nothing reads."""
-    head = family_of(config).weight_name(HEAD)
+    family = family_of(config)
+    head = family.weight_name(HEAD) if config.tie_embeddings else None
     is_idle = read.is_idle if isinstance(read, QuantisedTensors) else lambda name: False
-    return lambda name: (
-        is_rotary_table(name) or (config.tie_embeddings and name == head) or is_idle(name)
-    )
+
+    def lies_behind(name: str) -> bool:
+        layer = _LAYER.match(name) if family.further_layers else None
+        return layer is not None and int(layer[1]) >= config.num_layers
+
+    return lambda name: is_rotary_table(name) or name == head or lies_behind(name) or is_idle(name)
+
+
+def check(read: Mapping[str, np.ndarray], config: TargetConfig) -> None:
+    """Raise what `from_hf` would of names, shapes and dtypes, but read no weights."""
+    check_fit(target_leaves(config), read, ignored(config, read))
 
 
 def to_hf(params: Mapping[str, Any], config: TargetConfig) -> dict[str, np.ndarray]:

@@ -34,7 +34,8 @@ def family(hf: dict[str, Any], names: Collection[str]) -> str:
             continue
         if files.matches(hf) if files.recognise is None else files.recognise(hf, names):
             return record.name
-    return "target" if architecture.endswith("ForCausalLM") else "unknown"
+    is_model = architecture.endswith(("ForCausalLM", "ForConditionalGeneration"))
+    return "target" if is_model else "unknown"
 
 
 def layout(hf: dict[str, Any], names: Collection[str]) -> str:

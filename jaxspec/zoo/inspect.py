@@ -7,13 +7,13 @@ from typing import Any
 
 from jaxspec.drafters.files import check_files, find_config
 from jaxspec.drafters.hf_fields import FEATURE_CONVENTION
-from jaxspec.io.files.torch_files import open_weights
 from jaxspec.io.hub import shipped
-from jaxspec.io.quantised.full_weights import open_full
 from jaxspec.io.weights import provenance
 from jaxspec.io.weights.config_entries import read_entries
 from jaxspec.targets.families.hf_config import target_config
+from jaxspec.targets.families.hf_fields import find_text_config
 from jaxspec.targets.gguf_files.layout import is_gguf
+from jaxspec.targets.weights import check as check_target
 from jaxspec.zoo import families
 from jaxspec.zoo.places import find_drafters, open_target, resolve_model
 from jaxspec.zoo.weight_sizes import sum_sizes
@@ -64,7 +64,7 @@ def describe_checkpoint(source) -> dict[str, Any]:
     names = weights.pop("names")
     found = families.family(hf, names)
     own = hf.get("dflash_config") or {}
-    inner = hf.get("transformer_layer_config") or hf
+    inner = hf.get("transformer_layer_config") or find_text_config(hf)
     problem = _problem(directory, hf, found)
     return {
         "path": str(source),
@@ -142,8 +142,7 @@ def _problem(directory: Path, hf: dict, found: str) -> str | None:
         return f"{found} drafters are recognised but cannot be loaded"
     try:
         if found == "target":
-            target_config(hf)
-            open_target(directory) if is_gguf(directory) else open_full(open_weights(directory), hf)
+            check_target(open_target(directory), target_config(hf))
         else:
             check_files(directory, find_config(directory))
     except (ValueError, FileNotFoundError) as error:

@@ -22,7 +22,7 @@ class EagleState(flax.struct.PyTreeNode):
 
     Attributes:
       cache: keys and values of the committed pairs; their number is the root's position.
-      hidden: [B, E], the last pair's output; it gives the root's proposal and is the feature of the
+      hidden: [B, E], the last pair's output; it gives the root's proposal and the feature of the
         root's children.
     """
 
@@ -88,7 +88,8 @@ def make_eagle_drafter(config: EagleConfig) -> Drafter:
     ) -> tuple[Proposal, Scratch]:
         scratch = rows_of.look(scratch, nodes.source, 1, first)
         mask = rows_of.pack_visible(scratch, nodes.token.shape[1], first)
-        features = jnp.take_along_axis(scratch.hidden, nodes.source[..., None], axis=1)
+        before = jnp.take_along_axis(scratch.hidden, nodes.source[..., None], axis=1)
+        features = module.apply(params, before, method="feed")
         positions = state.cache.length[:, None] + nodes.depth - 1
         prefix = state.cache.prefix(0)
         earlier = (scratch.k[0], scratch.v[0], first)

@@ -117,12 +117,24 @@ def leaves(config: EagleConfig) -> list[Leaf]:
     """List the leaves of all trained weights."""
     width = config.hidden_size
     return [
+        *_list_fusion_norms(config),
         *linear(("fc",), ["fc"], count_features(config), [width], False),
         vector(("token_norm",), "midlayer.input_layernorm", width),
         vector(("feature_norm",), "midlayer.hidden_norm", width),
         *list_layer_leaves(config, (), 2 * width, "midlayer."),
         vector(("norm",), "norm", width),
         make_head_leaf(config),
+    ]
+
+
+def _list_fusion_norms(config: EagleConfig) -> list[Leaf]:
+    """List the leaves of the norms before the fusion."""
+    if config.fusion_norm == "whole":
+        return [vector(("fusion_norm_0",), "input_norm", count_features(config))]
+    count = len(config.feature_layers) or 3
+    return [
+        vector((f"fusion_norm_{i}",), f"fc_norm.{i}", config.target_hidden_size)
+        for i in range(count if config.fusion_norm == "each" else 0)
     ]
 
 

@@ -28,8 +28,8 @@ from jaxspec.targets.families.hf_fields import integer, transformer_fields
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 _IDS = "eagle_aux_hidden_state_layer_ids"
-# Settings of EAGLE-3.1 and of speculators that make it another network.
-_UNSUPPORTED = ("fc_norm", "norm_before_fc", "norm_output", "mlp_bias")
+# Flags of the norms before the fusion, in either layout -> `EagleConfig.fusion_norm`.
+_FUSION_NORMS = {"norm_before_fc": "whole", "fc_norm": "each"}
 # Entries of NVIDIA's `eagle_config`, with the values that EAGLE-3 has.
 _NVIDIA = {
     "use_aux_hidden_state": True,
@@ -90,6 +90,9 @@ def config_from_hf(hf: dict[str, Any]) -> EagleConfig:
         draft_vocab_size=draft_vocab_size(hf, vocab),
         depth=integer(own, "depth", EagleConfig.depth),
         norm_before_residual=_read_norm_before_residual(hf, speculators),
+        fusion_norm=_read_fusion_norm(hf),
+        norm_output=_read_norm_output(hf, speculators),
+        window=_read_window(layer),
         score_temperature=score_temperature(hf),
     )
 
@@ -113,10 +116,12 @@ def config_to_hf(config: EagleConfig, about: About, dtype: str) -> dict[str, Any
         "model_type": "llama",
         **sizes_to_hf(config, about.max_positions, dtype),
         "eagle_config": {_IDS: list(config.feature_layers), "use_aux_hidden_state": True},
-        # Readers differ in their defaults, so the file states both. It leaves out `norm_output`:
-        # SpecForge means the norm before the projection and defaults to true, engines mean a norm
-        # of what is fed back and default to false.
-        "fc_norm": False,
+        # Readers differ in their defaults, so the file states these. It leaves `norm_output` out
+        # where it can: SpecForge means the norm before the projection and defaults to true, engines
+        # mean a norm of what is fed back and default to false.
+        **_flags(config),
+        **({"norm_output": True} if config.norm_output else {}),
+        **_describe_window(config),
         "norm_before_residual": config.norm_before_residual,
         "jaxspec": own_fields(config, about.num_layers, about.provenance)
         | {"depth": config.depth, "own_embeddings": bool(config.own_embeddings)},
@@ -132,8 +137,8 @@ def speculators_config_to_hf(config: EagleConfig, about: About, dtype: str) -> d
       ValueError: the target's name is unknown.
     """
     native = config_to_hf(config, about, dtype)
-    outer = ("architectures", "draft_vocab_size", "target_hidden_size", "eagle_config", "fc_norm")
-    outer += ("norm_before_residual", "jaxspec")
+    outer = ("architectures", "draft_vocab_size", "target_hidden_size", "eagle_config", "jaxspec")
+    outer += ("norm_before_residual", "norm_output", *_FUSION_NORMS)
     shared = speculators_to_hf(
         "eagle3", "Eagle3Speculator", config.depth, about.provenance, about.architecture
     )
@@ -142,7 +147,8 @@ def speculators_config_to_hf(config: EagleConfig, about: About, dtype: str) -> d
         "target_hidden_size": config.target_hidden_size,
         _IDS: [layer + 1 for layer in config.feature_layers],
         "norm_before_residual": config.norm_before_residual,
-        **dict.fromkeys(("norm_before_fc", "fc_norm", "norm_output"), False),
+        **_flags(config),
+        "norm_output": config.norm_output,
         "embed_requires_grad": bool(config.own_embeddings),
         "tie_word_embeddings": False,
         "transformer_layer_config": {k: v for k, v in native.items() if k not in outer},
@@ -150,6 +156,16 @@ def speculators_config_to_hf(config: EagleConfig, about: About, dtype: str) -> d
         "torch_dtype": dtype,
         "jaxspec": native["jaxspec"],
     }
+
+
+def _flags(config: EagleConfig) -> dict[str, bool]:
+    return {name: config.fusion_norm == kind for name, kind in _FUSION_NORMS.items()}
+
+
+def _describe_window(config: EagleConfig) -> dict[str, Any]:
+    if config.window is None:
+        return {}
+    return {"layer_types": ["sliding_attention"], "sliding_window": config.window}
 
 
 def default_feature_layers(num_target_layers: int) -> tuple[int, int, int]:
@@ -169,10 +185,15 @@ def default_feature_layers(num_target_layers: int) -> tuple[int, int, int]:
 def for_target(config: EagleConfig, target: TargetConfig) -> EagleConfig:
     """Return `config` with EAGLE-3's default feature layers if its file stated none.
 
+    Layers that end behind the target's last one were counted by their inputs, as NVIDIA's third
+    drafter of gpt-oss-120b counts them.
+
     Raises:
       ValueError: the drafter does not fit the target, or the default is not defined for it.
     """
     layers = config.feature_layers or default_feature_layers(target.num_layers)
+    if max(layers) == target.num_layers and min(layers) > 0:
+        layers = tuple(layer - 1 for layer in layers)
     return check_fits(dataclasses.replace(config, feature_layers=layers), target)
 
 
@@ -213,7 +234,7 @@ def borrowed(config: EagleConfig, hf: dict[str, Any] | None = None) -> dict[str,
 
 def _check_network(hf: Mapping[str, Any], layer: Mapping[str, Any]) -> None:
     """Raise a ValueError if a setting makes it another network than EAGLE-3's."""
-    used = [name for name in _UNSUPPORTED if hf.get(name) or layer.get(name)]
+    used = ["mlp_bias"] if layer.get("mlp_bias") else []
     own = hf.get("eagle_config") or {}
     used += [
         f"eagle_config.{name} = {own[name]!r}"
@@ -246,6 +267,36 @@ def _read_feature_layers(hf: Mapping[str, Any]) -> tuple[int, ...]:
             )
         return tuple(i - shift for i in ids)
     return ()
+
+
+def _read_fusion_norm(hf: Mapping[str, Any]) -> str | None:
+    """Read the norm before the fusion, from the top of the file or NVIDIA's `eagle_config`."""
+    own = hf.get("eagle_config") or {}
+    found = [kind for name, kind in _FUSION_NORMS.items() if hf.get(name) or own.get(name)]
+    if len(found) > 1:
+        raise ValueError("config.json: norm_before_fc and fc_norm exclude each other")
+    return found[0] if found else None
+
+
+def _read_norm_output(hf: Mapping[str, Any], speculators: bool) -> bool:
+    """Read whether outputs are fed back after the final norm.
+
+    SpecForge's flag of this name means the norm before the projection, which all drafters have: in
+    the native layout it counts only beside one of EAGLE-3.1's norms.
+    """
+    value = bool(hf.get("norm_output"))
+    if value and not speculators and _read_fusion_norm(hf) is None:
+        raise ValueError(
+            "config.json: norm_output means the norm before the output projection in SpecForge's "
+            "files, and a norm of what is fed back in engines': leave it out if the drafter was "
+            "trained by SpecForge"
+        )
+    return value
+
+
+def _read_window(layer: Mapping[str, Any]) -> int | None:
+    slides = layer.get("layer_types") == ["sliding_attention"]
+    return integer(dict(layer), "sliding_window") if slides else None
 
 
 def _read_norm_before_residual(hf: Mapping[str, Any], speculators: bool) -> bool:

@@ -43,6 +43,8 @@ class TargetFamily:
       fused: whether files hold q, k and v as `qkv_proj`, and gate and up as `gate_up_proj`.
       list_sparse: (config of a layer, its number) -> leaves of its experts, with the names of this
         family's files; None: Qwen3-MoE's.
+      further_layers: whether files hold layers behind the last one, a head that predicts further
+        tokens, which are not read.
       gguf: how GGUF files hold the family; None: they are not supported.
     """
 
@@ -57,4 +59,5 @@ class TargetFamily:
     weight_name: Callable[[str], str] = _same_name
     fused: bool = False
     list_sparse: Callable[[LayerConfig, int], list[Leaf]] | None = None
+    further_layers: bool = False
     gguf: GgufFamily | None = None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
+import jax
 import ml_dtypes
 import numpy as np
 import pytest
@@ -12,9 +14,11 @@ import torch_zip
 from golden_data import SHIPPED
 from safetensors.numpy import load_file, save_file
 
+from jaxspec.core.cache import filled
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.eagle3 import files as eagle
 from jaxspec.drafters.eagle3 import hf_config as eagle_config
+from jaxspec.drafters.eagle3.network import EagleDrafter
 from jaxspec.drafters.format import About
 from jaxspec.io.files.json_files import read_json
 from jaxspec.io.files.safetensors_files import WEIGHTS
@@ -98,6 +102,40 @@ def test_the_published_config():
     assert not any(eagle_config.matches(hf) for hf in others)
 
 
+def test_layers_behind_the_last_are_counted_by_inputs():
+    ids = {"eagle_aux_hidden_state_layer_ids": [2, 4, TARGET.num_layers]}
+    config = eagle_config.config_from_hf(HF | {"eagle_config": ids})
+    layers = eagle_config.for_target(config, TARGET).feature_layers
+    assert layers == (1, 3, TARGET.num_layers - 1)
+
+
+def test_a_window_hides_what_lies_before_it():
+    """A row's output is that of the rows in its window alone, with and without a cache."""
+    config = dataclasses.replace(eagle_config.config_from_hf(HF), window=5)
+    drafter, rows = EagleDrafter(config), 12
+    random = np.random.default_rng(0)
+    tokens, features = random.normal(size=(2, 1, rows, config.hidden_size)).astype(np.float32)
+    variables = drafter.init(
+        jax.random.key(0), tokens, features, np.arange(rows)[None], method=_touch
+    )
+
+    def run(*rows, **more):
+        places = np.arange(*rows)
+        pairs = tokens[:, places], features[:, places]
+        return drafter.apply(variables, *pairs, places[None], **more)
+
+    whole, (k, v) = run(rows)
+    for kept, same in ((6, True), (5, True), (4, False)):
+        alone = run(rows - kept, rows)[0]
+        assert np.allclose(whole[:, -1], alone[:, -1], atol=1e-5) == same
+    cache = filled(k[None, :, :8], v[None, :, :8], np.array([8]))
+    np.testing.assert_allclose(whole[:, 8:], run(8, rows, prefix=cache.prefix(0))[0], atol=1e-5)
+
+
+def _touch(drafter, tokens, features, positions):
+    return drafter.logits(drafter(tokens, features, positions)[0])
+
+
 def test_the_speculators_schema(tmp_path):
     config = eagle_config.config_from_hf(speculators())
     assert config == eagle_config.for_target(
@@ -138,7 +176,20 @@ def test_read_write_read_is_tensor_equal(tmp_path, torch, reduced):
         np.testing.assert_array_equal(written[name], tensor)
 
 
-@pytest.mark.parametrize("form", [HF, speculators(norm_before_residual=True)])
+NORMS = {"fc_norm": True, "norm_output": True}
+WINDOW = {"layer_types": ["sliding_attention"], "sliding_window": 9}
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        HF,
+        speculators(norm_before_residual=True),
+        speculators(norm_before_fc=True, norm_output=True),
+        HF | NORMS | WINDOW,
+        HF | {"eagle_config": HF.get("eagle_config", {}) | {"norm_before_fc": True}},
+    ],
+)
 def test_a_written_config_reads_back(form):
     config = eagle_config.for_target(eagle_config.config_from_hf(form), TARGET)
     hf = json.loads(json.dumps(eagle_config.config_to_hf(config, About(8, 512), "float32")))
@@ -154,7 +205,9 @@ def test_a_written_config_reads_back(form):
 @pytest.mark.parametrize(
     ("hf", "message"),
     [
-        (HF | {"fc_norm": True}, "fc_norm is not supported"),
+        (HF | {"fc_norm": True, "norm_before_fc": True}, "exclude each other"),
+        (HF | {"norm_output": True}, "norm_output means the norm before the output projection"),
+        (HF | {"mlp_bias": True}, "mlp_bias is not supported"),
         (HF | {"num_hidden_layers": 2}, "num_hidden_layers is 2"),
         (HF | {"draft_vocab_size": 300}, "draft_vocab_size is 300"),
         (

@@ -143,7 +143,8 @@ def chain_hidden(
             earlier, rope = (keys, values, number), (place + number)[:, None]
             embedded = jnp.take(embedding, token, axis=0)[:, None]
             hidden, new = drafter.apply(params, embedded, feature, rope, mask, prefix, earlier)
-            return (hidden, *behind(earlier, *new)), hidden[:, 0]
+            fed = drafter.apply(params, hidden, method="feed")
+            return (fed, *behind(earlier, *new)), hidden[:, 0]
 
         empty = jnp.zeros((len(place), steps, config.num_kv_heads, config.head_dim), feature.dtype)
         return jax.lax.scan(step, (feature[:, None], empty, empty), (jnp.arange(steps), tokens.T))[

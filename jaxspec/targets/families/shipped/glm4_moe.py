@@ -105,4 +105,5 @@ GLM4_MOE = TargetFamily(
     write=_write,
     list_sparse=_list_sparse,
     gguf=GgufFamily("glm4moe", layers=_NAMES, read=_read_gguf),
+    further_layers=True,
 )
