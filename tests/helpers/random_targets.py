@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -33,15 +34,31 @@ def draw_config(family: str, seed: int) -> dict[str, Any]:
     return hf | _OWN.get(family, lambda r, hf: {})(r, hf)
 
 
-def _draw_rope(r: random.Random, kinds: tuple[str, ...] = ("default", "yarn", "linear")) -> dict:
+_ROPES = ("default", "yarn", "linear", "llama3")
+
+
+def _draw_rope(r: random.Random, kinds: tuple[str, ...] = _ROPES) -> dict:
     kind, theta = r.choice(kinds), r.choice([1e4, 5e5])
     rope: dict[str, Any] = {"rope_type": kind, "rope_theta": theta}
     if kind != "default":
         rope["factor"] = r.choice([2.0, 4.0])
+    if kind == "llama3":
+        rope |= {"low_freq_factor": 1.0, "high_freq_factor": r.choice([2.0, 4.0])}
+        rope["original_max_position_embeddings"] = r.choice([32, 64])
     if kind == "yarn":
         rope["original_max_position_embeddings"] = r.choice([32, 64])
         rope |= r.choice([{}, {"beta_fast": 16.0, "beta_slow": 2.0}, {"truncate": False}])
     return rope
+
+
+def _biased(r: random.Random, hf: dict[str, Any]) -> dict[str, Any]:
+    return {"attention_bias": r.random() < 0.5}
+
+
+def _qwen3(r: random.Random, hf: dict[str, Any]) -> dict[str, Any]:
+    return _biased(r, hf) | (
+        _types(r, hf) | {"use_sliding_window": True} if r.random() < 0.5 else {}
+    )
 
 
 def _types(r: random.Random, hf: dict[str, Any]) -> dict[str, Any]:
@@ -90,19 +107,19 @@ def _phi3(r: random.Random, hf: dict[str, Any]) -> dict[str, Any]:
 
 
 def _olmo(r: random.Random, hf: dict[str, Any]) -> dict[str, Any]:
-    own = {"head_dim": None, "hidden_size": 8 * hf["num_attention_heads"]}
+    own = {"head_dim": None, "hidden_size": 8 * hf["num_attention_heads"]} | _biased(r, hf)
     return own | (_by_type(r, hf) if hf["model_type"] == "olmo3" else {})
 
 
 def _smollm3(r: random.Random, hf: dict[str, Any]) -> dict[str, Any]:
     layers = hf["num_hidden_layers"]
-    own = {"head_dim": None, "hidden_size": 8 * hf["num_attention_heads"]}
+    own = {"head_dim": None, "hidden_size": 8 * hf["num_attention_heads"]} | _biased(r, hf)
     return own | {"no_rope_layers": [r.choice([0, 1]) for _ in range(layers)]}
 
 
 def _granite(r: random.Random, hf: dict[str, Any]) -> dict[str, Any]:
     own = {"head_dim": None, "hidden_size": 8 * hf["num_attention_heads"]}
-    own |= {"embedding_multiplier": 4.0, "logits_scaling": 3.0}
+    own |= {"embedding_multiplier": 4.0, "logits_scaling": 3.0} | _biased(r, hf)
     return own | {"residual_multiplier": 0.4, "attention_multiplier": 0.2}
 
 
@@ -134,6 +151,8 @@ def _glm4_moe(r: random.Random, hf: dict[str, Any]) -> dict[str, Any]:
 
 
 _OWN = {
+    "llama": _biased,
+    "qwen3": _qwen3,
     "qwen2": _qwen2,
     "mistral": _mistral,
     "ministral": _types,
@@ -148,7 +167,7 @@ _OWN = {
     "qwen3_moe": _qwen3_moe,
     "glm4_moe": _glm4_moe,
 }
-FAMILIES = ("llama", "qwen3", *_OWN)
+FAMILIES = tuple(_OWN)
 
 
 def build(hf: dict[str, Any], seed: int) -> Any:
@@ -173,8 +192,30 @@ def build(hf: dict[str, Any], seed: int) -> Any:
     return model
 
 
-def save(hf: dict[str, Any], seed: int, folder: Path) -> Any:
-    """Build a model and save it as transformers does; return it."""
-    model = build(hf, seed)
-    model.save_pretrained(folder)
-    return model
+def save(hf: dict[str, Any], seed: int, folder: Path, storage: str = "float32") -> Any:
+    """Build a model and save it as transformers does, in this dtype; return what it loads again.
+
+    Every other model's config.json has RoPE in the spelling of transformers 4, where it has one.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    build(hf, seed).to(getattr(torch, storage)).save_pretrained(folder)
+    if seed % 2:
+        _spell_as_4(folder / "config.json")
+    config = AutoConfig.from_pretrained(folder)
+    config._experts_implementation = "eager"
+    how = {"dtype": torch.float32, "attn_implementation": "eager"}
+    return AutoModelForCausalLM.from_pretrained(folder, config=config, **how).eval()
+
+
+def _spell_as_4(path: Path) -> None:
+    """Write `rope_theta` and `rope_scaling` instead of `rope_parameters`."""
+    hf = json.loads(path.read_text())
+    rope = hf.get("rope_parameters") or {}
+    if "rope_theta" not in rope or "llama_4_scaling_beta" in rope:
+        return
+    del hf["rope_parameters"]
+    hf |= {name: rope.pop(name) for name in ("rope_theta", "partial_rotary_factor") if name in rope}
+    hf["rope_scaling"] = None if rope["rope_type"] == "default" else rope
+    path.write_text(json.dumps(hf))

@@ -278,7 +278,7 @@ def shrink(
         for axis, size in enumerate(shape):
             if embeds and axis == 0:
                 shape[0] = DRAFT if name == "d2t" or _is_drafted(repository, size) else VOCABULARY
-            elif axis == 0 and re.search(r"(mlp\.gate|router)\.|experts\.[a-z]", name):
+            elif axis == 0 and re.search(r"(mlp\.gate|router)\.|mlp\.experts\.[a-z]", name):
                 shape[0] = EXPERTS
             elif (
                 kind != "sinks"

@@ -1,5 +1,8 @@
 """Random tiny models of every family against transformers' PyTorch classes: logits, greedy texts,
 and every node of a tree against its own path.
+
+`JAXSPEC_DRAWS` is the number of models of each family and each dtype on disk (1). The worst
+differences are printed at the end; an error shows a model by its family, number and dtype.
 """
 
 from __future__ import annotations
@@ -18,15 +21,35 @@ from jaxspec.targets.transformer import Transformer
 
 DRAWS = int(os.environ.get("JAXSPEC_DRAWS", "1"))
 TOLERANCE = 3e-4
+STORAGE = ("float32", "bfloat16", "float16")
+CASES = [(name, draw, how) for name in FAMILIES for draw in range(DRAWS) for how in STORAGE]
 pytestmark = pytest.mark.torch
 
 
-@pytest.fixture(params=[(name, draw) for name in FAMILIES for draw in range(DRAWS)], ids=str)
-def models(request, tmp_path):
+@pytest.fixture(scope="module")
+def worst(request):
+    """The largest difference of a family's logits for each dtype on disk; printed at the end."""
+    found: dict[str, dict[str, float]] = {}
+    yield found
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        print(f"\n{'largest difference':14} " + "".join(f"{how:>10}" for how in STORAGE))
+        for family, own in found.items():
+            print(f"{family:18} " + "".join(f"{own.get(how, 0):10.1e}" for how in STORAGE))
+
+
+@pytest.fixture(params=CASES, ids=lambda case: "-".join(map(str, case)))
+def models(request, tmp_path, worst):
     pytest.importorskip("torch")
-    family, draw = request.param
-    theirs = save(draw_config(family, draw), draw, tmp_path)
-    return theirs, jaxspec.load(str(tmp_path))
+    family, draw, storage = request.param
+    theirs = save(draw_config(family, draw), draw, tmp_path, storage)
+
+    def compare(found, expected):
+        own = worst.setdefault(family, {})
+        own[storage] = max(own.get(storage, 0.0), float(np.abs(found - expected).max()))
+        np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
+
+    return theirs, jaxspec.load(str(tmp_path)), compare, storage
 
 
 def logits_of(theirs, tokens):
@@ -39,7 +62,7 @@ def logits_of(theirs, tokens):
 def test_logits_texts_and_trees(models):
     import torch
 
-    theirs, params = models
+    theirs, params, compare, storage = models
     random = np.random.default_rng(0)
     module = Transformer(params.spec.target)
 
@@ -52,11 +75,13 @@ def test_logits_texts_and_trees(models):
         out = module.apply(params.target, tokens, positions, cache, mask)
         return module.apply(params.target, out.hidden, method="logits")
 
-    for length in (3, 29):
+    for length in (3, 29) if storage == "float32" else (29,):
         tokens = random.integers(2, VOCAB, length).tolist()
         out = forward(jnp.array([tokens]), jnp.arange(length)[None])
         ours = module.apply(params.target, out.hidden, method="logits")[0]
-        np.testing.assert_allclose(ours, logits_of(theirs, tokens), rtol=0, atol=TOLERANCE)
+        compare(ours, logits_of(theirs, tokens))
+    if storage != "float32":  # which changes nothing but the weights
+        return
     parent = np.array([-1, *(random.integers(max(i - 6, 0), i) for i in range(1, 24))])
     seen, depth = np.eye(24, dtype=bool), np.zeros(24, int)
     for node in range(1, 24):
@@ -71,7 +96,7 @@ def test_logits_texts_and_trees(models):
     for node in range(24):
         path = [*tokens, *drafted[seen[node]].tolist()]
         expected = logits_of(theirs, path)[-1]
-        np.testing.assert_allclose(found[node], expected, rtol=0, atol=TOLERANCE)
+        compare(found[node], expected)
     prompts = [random.integers(2, VOCAB, n).tolist() for n in (2, 25)]
     outputs = jaxspec.decode(
         params, prompts, max_new_tokens=40, sampling=jaxspec.Sampling(ignore_eos=True)

@@ -3,8 +3,8 @@
 # Entries at the top of jaxspec/; modules that name a drafter or builder outside its own places.
 MOST_ENTRIES, MOST_NAMERS, LEAST_ANNOTATED = 20, 3, 0.95
 # 50.8 MiB before GRIFFIN's and TreeFlash's reference arrays, 1.0 MiB each, and what the papers' own
-# forms brought.
-MOST_TRACKED_MIB, MOST_WHEEL_MIB = 54.5, 38.0
+# forms brought; 54.5 before the records of published repositories.
+MOST_TRACKED_MIB, MOST_WHEEL_MIB = 54.8, 38.0
 MOST_README_LINES, MOST_PAGE_WORDS = 111, 22_800
 # Aims: 30 and 60. 33 and 105 at 5429668, 36 and 119 before TreeFlash's conditions.
 MOST_ROOMS, MOST_VISITS = 37, 120
