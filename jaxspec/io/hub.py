@@ -132,4 +132,6 @@ def _snapshot(repo: str, prefix: str, patterns: tuple[str, ...]) -> Path:
     from huggingface_hub import snapshot_download
 
     allowed = [f"{prefix}{pattern}" for pattern in patterns]
-    return Path(snapshot_download(repo, allow_patterns=allowed, ignore_patterns=[f"{prefix}*/*"]))
+    # Folders, and the same weights as Mistral's own code reads them.
+    ignored = [f"{prefix}*/*", f"{prefix}consolidated*"]
+    return Path(snapshot_download(repo, allow_patterns=allowed, ignore_patterns=ignored))

@@ -360,8 +360,8 @@ def _shrink_config(hf: Any, layers: int, narrow: Any, target_layers: int) -> Any
         elif name in ("mask_token_id", "pard_token"):
             found[name] = VOCABULARY - 1
         elif name.endswith(("_token_id", "_token_index")):
-            del found[name]
-        elif name == "group_size":
+            found[name] = 0
+        elif name == "group_size" and value:
             found[name] = narrow(value)
         elif name == "weight_block_size" and value:
             found[name] = [narrow(size) for size in value]

@@ -101,6 +101,7 @@ def test_what_cannot_be_a_hub_id(zoo, name):
 HELD = [
     "config.json", "model-00001-of-00002.safetensors", "pytorch_model.bin", "original/model.safetensors", "README.md",
     "sub/config.json", "sub/model.safetensors", "sub/old/model.safetensors", "tokenizer.json", "chat_template.jinja",
+    "consolidated.safetensors", "sub/consolidated-00001-of-1.safetensors",
 ]  # fmt: skip
 
 

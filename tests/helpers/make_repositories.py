@@ -1,6 +1,6 @@
 """Derive the tensors of the recorded hub repositories from their config.json.
 
-    python tests/targets/make_repositories.py [NAME ...]    # needs PyTorch; in tests/helpers' path
+    PYTHONPATH=.:tests/helpers python -m make_repositories [NAME ...]    # targets need PyTorch
 
 A target's names and shapes are those of transformers' class on the device `meta`, under the names
 that its `save_pretrained` gives them; models of text and images were published before those names.
