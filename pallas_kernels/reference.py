@@ -39,13 +39,14 @@ def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None, scal
 
     Args:
       q: [B, T, H, D], after RoPE, not scaled.
-      k, v: [B, R, K, D], keys and values of rows that are not in the cache: the T new rows, or more
-        (then `mask` must be given).
+      k: [B, R, K, D], keys of rows that are not in the cache: the T new rows, or more (then `mask`
+        must be given).
+      v: [B, R, K, Dv], their values.
       positions: int32 [B, T], absolute positions of the new rows; only read for `window`.
       mask: uint32 [B, T, ceil(R / 32)]; bit j of row i is set if new row i sees row j of `k`. None
         is causal.
-      prefix: (cache_k, cache_v [L, B, K, S, D], layer, length int32 [B], first int32 [B] or None).
-        Every new row sees `length` rows of the cache, starting at row `first` (None: 0), where
+      prefix: (cache_k [L, B, K, S, D], cache_v [L, B, K, S, Dv], layer, length int32 [B], first
+        int32 [B] or None). Every new row sees `length` rows of the cache, starting at row `first` (None: 0), where
         positions count from 0. The layer may be int32 [2]: its second entry is then the first of B
         sequences in a cache of more. Only this function and `pallas_kernels.attention.blocks` take
         that.
@@ -55,7 +56,7 @@ def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None, scal
       sinks: float32 [H], a logit of each head that takes part in the softmax and has no value.
 
     Returns:
-      [B, T, H, D] in q's dtype; zeros for rows that see nothing. The softmax is in float32.
+      [B, T, H, Dv] in q's dtype; zeros for rows that see nothing. The softmax is in float32.
     """
     kv_heads = k.shape[2]
     folded = fold_queries(q, kv_heads, scale)
@@ -113,9 +114,10 @@ def fold_sinks(sinks: jax.Array, kv_heads: int, rows: int) -> jax.Array:
 
 
 def unfold_queries(out: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Bring rows [B, K, T * G, D] of `fold_queries` back to `shape` [B, T, H, D]."""
-    batch, rows, _, dim = shape
-    return out.reshape(batch, out.shape[1], rows, -1, dim).transpose(0, 2, 1, 3, 4).reshape(shape)
+    """Bring rows [B, K, T * G, Dv] of queries of `shape` [B, T, H, D] back to [B, T, H, Dv]."""
+    batch, rows, heads, _ = shape
+    grouped = out.reshape(batch, out.shape[1], rows, -1, out.shape[-1])
+    return grouped.transpose(0, 2, 1, 3, 4).reshape(batch, rows, heads, out.shape[-1])
 
 
 def new_rows_seen(q: jax.Array, k: jax.Array, mask: jax.Array | None) -> jax.Array:

@@ -43,6 +43,7 @@ class Problem(NamedTuple):
       head_dim: D.
       dtypes: names of the dtypes of queries, keys, values and cache.
       capacity: S, rows of the cache; None without a prefix.
+      value_dim: Dv, width of values where it is not D; None: D.
     """
 
     batch: int
@@ -52,6 +53,7 @@ class Problem(NamedTuple):
     head_dim: int
     dtypes: frozenset[str]
     capacity: int | None
+    value_dim: int | None = None
 
     @classmethod
     def of(cls, q, k, v, prefix) -> Problem:
@@ -60,9 +62,9 @@ class Problem(NamedTuple):
         dtypes = frozenset(
             jnp.dtype(array.dtype).name for array in (q, k, v, *(prefix[:2] if prefix else ()))
         )
-        return cls(
-            batch, rows, heads, k.shape[2], dim, dtypes, prefix[0].shape[3] if prefix else None
-        )
+        capacity = prefix[0].shape[3] if prefix else None
+        other = None if v.shape[3] == dim else v.shape[3]
+        return cls(batch, rows, heads, k.shape[2], dim, dtypes, capacity, other)
 
 
 class Tiles(NamedTuple):
@@ -122,6 +124,8 @@ def unsupported_shape(problem: Problem | None, device: Device) -> str | None:
         return None
     if problem.head_dim not in HEAD_DIMS:
         return f"head dimension {problem.head_dim} is not one of {', '.join(map(str, HEAD_DIMS))}"
+    if problem.value_dim is not None:
+        return f"values are {problem.value_dim} wide, keys {problem.head_dim}"
     if len(problem.dtypes) != 1:
         return f"queries, keys and cache differ in dtype: {', '.join(sorted(problem.dtypes))}"
     (dtype,) = problem.dtypes

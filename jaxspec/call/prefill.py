@@ -202,7 +202,7 @@ def _run_prompt(
 
     none = jnp.zeros_like(length)
     begin = hold_sequence(cache, none, jnp.asarray(sequence, jnp.int32))
-    capacity = cache.k.shape[3]
+    capacity = cache.capacity
     chunks = (length[0] + size - 1) // size
     filled, *rest = jax.lax.fori_loop(0, chunks, feed, (begin, *_empty_rest(round, 1, capacity)))
     lengths = cache.length.at[sequence].set(length[0])

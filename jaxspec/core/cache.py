@@ -2,11 +2,12 @@
 
 The rows of a head are contiguous ([L, B, K, S, D]), so attention reads them as they are. With rows
 in token order, XLA would transpose them in every layer of every round. New rows come from the
-forward in token order.
+forward in token order. Arrays come in tuples, one for each group of layers (`jaxspec.core.state`).
 """
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple, TypeVar
 
 import flax.struct
@@ -17,19 +18,28 @@ from jax.typing import DTypeLike
 from jaxspec.core.config import TransformerConfig
 from jaxspec.core.state import KVCache
 
+Rows = tuple[jax.Array, ...]
+
 
 def allocate(config: TransformerConfig, batch: int, capacity: int, dtype: DTypeLike) -> KVCache:
     """Allocate an empty cache with `capacity` rows per sequence.
 
     It is filled with zeros, because masked rows are still multiplied by a weight of zero.
     """
-    shape = (config.num_layers, batch, config.num_kv_heads, capacity, config.head_dim)
-    return KVCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), jnp.zeros(batch, jnp.int32))
+    k, v = [], []
+    for group in config.list_cache_groups():
+        rows = len(group.layers), batch, group.kv_heads, capacity
+        k.append(jnp.zeros((*rows, group.head_dim), dtype))
+        v.append(jnp.zeros((*rows, group.value_dim), dtype))
+    return KVCache(tuple(k), tuple(v), jnp.zeros(batch, jnp.int32))
 
 
-def filled(k: jax.Array, v: jax.Array, length: jax.Array) -> KVCache:
-    """Make a cache of the rows `k` and `v` [L, B, T, K, D] with `length` int32 [B] seen rows."""
-    return KVCache(k.swapaxes(2, 3), v.swapaxes(2, 3), length)
+def filled(k: Rows, v: Rows, length: jax.Array | None) -> KVCache:
+    """Make a cache of the rows `k` and `v`, of each group [L, B, T, K, D], with `length` int32 [B]
+    seen rows.
+    """
+    k, v = jax.tree.map(lambda rows: rows.swapaxes(2, 3), (k, v))
+    return KVCache(k, v, length)
 
 
 class SequenceCache(flax.struct.PyTreeNode):
@@ -38,28 +48,29 @@ class SequenceCache(flax.struct.PyTreeNode):
     It is read and written where it is: a slice of it would be a copy.
 
     Attributes:
-      k, v: [L, B, K, S, D], the rows of all sequences.
+      k, v: of each group [L, B, K, S, D], the rows of all sequences.
       length: int32 [1], rows of this sequence.
       sequence: int32 [], which one it is.
     """
 
-    k: jax.Array
-    v: jax.Array
+    k: Rows
+    v: Rows
     length: jax.Array
     sequence: jax.Array
 
     @property
     def capacity(self) -> int:
         """Return S."""
-        return self.k.shape[3]
+        return self.k[0].shape[3]
 
-    def prefix(self, layer: int, first: jax.Array | None = None) -> tuple:
-        """Return what attention of `layer` reads, as `KVCache.prefix` does.
+    def prefix(self, layer: int, first: jax.Array | None = None, group: int = 0) -> tuple:
+        """Return what attention of a layer reads, as `KVCache.prefix` does.
 
         A layer of a sequence becomes a layer of its own: k and v are [L * B, 1, K, S, D].
         """
-        layers, batch, *row = self.k.shape
-        k, v = (rows.reshape(layers * batch, 1, *row) for rows in (self.k, self.v))
+        found = self.k[group], self.v[group]
+        batch = found[0].shape[1]
+        k, v = (rows.reshape(-1, 1, *rows.shape[2:]) for rows in found)
         return k, v, layer * batch + self.sequence, self.length, first
 
 
@@ -72,25 +83,25 @@ class PartCache(flax.struct.PyTreeNode):
     it.
 
     Attributes:
-      k, v: [L, B, K, S, D], the rows of all sequences.
+      k, v: of each group [L, B, K, S, D], the rows of all sequences.
       length: int32 [P], rows of each of these sequences.
       sequence: int32 [], the first of them.
     """
 
-    k: jax.Array
-    v: jax.Array
+    k: Rows
+    v: Rows
     length: jax.Array
     sequence: jax.Array
 
     @property
     def capacity(self) -> int:
         """Return S."""
-        return self.k.shape[3]
+        return self.k[0].shape[3]
 
-    def prefix(self, layer: int, first: jax.Array | None = None) -> tuple:
-        """Return what attention of `layer` reads, as `KVCache.prefix` does."""
+    def prefix(self, layer: int, first: jax.Array | None = None, group: int = 0) -> tuple:
+        """Return what attention of a layer reads, as `KVCache.prefix` does."""
         place = jnp.stack([jnp.asarray(layer, jnp.int32), self.sequence])
-        return self.k, self.v, place, self.length, first
+        return self.k[group], self.v[group], place, self.length, first
 
 
 class Packing(NamedTuple):
@@ -126,9 +137,9 @@ class PackedCache(flax.struct.PyTreeNode):
         """Return the rows of a sequence."""
         return self.sequences.capacity
 
-    def prefix(self, layer: int, first: jax.Array | None = None) -> PackedPrefix:
-        """Return what attention of `layer` reads, see `jaxspec.targets.attention.attend`."""
-        return PackedPrefix(self.sequences.prefix(layer, first), self.packing)
+    def prefix(self, layer: int, first: jax.Array | None = None, group: int = 0) -> PackedPrefix:
+        """Return what attention of a layer reads, see `jaxspec.targets.attention.attend`."""
+        return PackedPrefix(self.sequences.prefix(layer, first, group), self.packing)
 
 
 class PackedPrefix(NamedTuple):
@@ -146,22 +157,23 @@ class PackedPrefix(NamedTuple):
 Cache = TypeVar("Cache", bound=KVCache | SequenceCache | PartCache)
 
 
-def append(cache: Cache, k: jax.Array, v: jax.Array, count: jax.Array) -> Cache:
+def append(cache: Cache, k: Rows, v: Rows, count: jax.Array) -> Cache:
     """Write new rows after each sequence's `length` and keep `count` of them.
 
     Args:
-      k, v: [L, B, T, K, D]. All T rows are written; those at or beyond `count` stay masked and are
+      k, v: of each group [L, B, T, K, D]. All T rows are written; those at or beyond `count` stay masked and are
         overwritten later, so the capacity must hold length + T rows.
       count: int32 [B], rows that become part of the sequence.
     """
     # If nothing is kept, write to the unused end. The write then depends on `count`, which the
     # decode loop computes last. A write that could run before the reads of this round would make
     # XLA copy the cache.
-    start = jnp.where(count > 0, cache.length, cache.k.shape[3] - k.shape[2])
+    start = jnp.where(count > 0, cache.length, cache.capacity - k[0].shape[2])
     first = 0 if isinstance(cache, KVCache) else cache.sequence
+    write = functools.partial(_write, first=first, start=start)
     return cache.replace(
-        k=_write(cache.k, k, first, start),
-        v=_write(cache.v, v, first, start),
+        k=jax.tree.map(write, cache.k, k),
+        v=jax.tree.map(write, cache.v, v),
         length=cache.length + count,
     )
 
@@ -182,6 +194,10 @@ def _write(rows: jax.Array, new: jax.Array, first: int | jax.Array, start: jax.A
     return rows
 
 
-def gather_path(rows: jax.Array, path: jax.Array) -> jax.Array:
-    """Gather rows [L, B, A, K, D] of `rows` [L, B, N, K, D] along `path` int32 [B, A]."""
-    return jnp.take_along_axis(rows, path[None, :, :, None, None], axis=2)
+def gather_path(rows: Rows, path: jax.Array) -> Rows:
+    """Gather rows [L, B, A, K, D] of each group's [L, B, N, K, D] along `path` int32 [B, A]."""
+
+    def gather(group: jax.Array) -> jax.Array:
+        return jnp.take_along_axis(group, path[None, :, :, None, None], axis=2)
+
+    return jax.tree.map(gather, rows)

@@ -6,7 +6,7 @@ They are static arguments of jitted functions: two equal configs share one compi
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxspec.core.rope import Rope
 
@@ -58,6 +58,7 @@ class LayerConfig:
       num_heads: number H of query heads.
       num_kv_heads: number K of key/value heads; head h reads kv head h // (H // K).
       head_dim: D; H * D may differ from E.
+      v_head_dim: Dv, width of values where it is not D (MiMo); None: D.
       ffn_size: width F of the gated feed-forward layer.
       activation: of the feed-forward's gate, `silu` or `gelu_tanh`.
       rope: rotation of queries and keys; None: they are not rotated (SmolLM3's NoPE layers).
@@ -84,6 +85,7 @@ class LayerConfig:
     num_kv_heads: int
     head_dim: int
     ffn_size: int
+    v_head_dim: int | None = None
     activation: str = "silu"
     rope: Rope | None = Rope()
     score_scale: float | None = None
@@ -101,6 +103,34 @@ class LayerConfig:
     position_growth: tuple[float, float] | None = None
     moe: MoEConfig | None = None
 
+    @property
+    def value_dim(self) -> int:
+        """Return the width Dv of a value."""
+        return self.head_dim if self.v_head_dim is None else self.v_head_dim
+
+    def count_columns(self) -> tuple[int, int, int]:
+        """Count the columns of the projections to queries, to keys and to values."""
+        keys, values = (self.num_kv_heads * width for width in (self.head_dim, self.value_dim))
+        return self.num_heads * self.head_dim, keys, values
+
+
+class CacheGroup(NamedTuple):
+    """Layers whose cached keys and values have the same sizes: their rows are one stacked array.
+
+    Attributes:
+      kv_heads, head_dim, value_dim: K, D and Dv of keys [K, D] and values [K, Dv] of a token.
+      layers: the layers, ascending.
+    """
+
+    kv_heads: int
+    head_dim: int
+    value_dim: int
+    layers: tuple[int, ...]
+
+    def count_numbers(self) -> int:
+        """Count the numbers that a token has in a layer's cache."""
+        return self.kv_heads * (self.head_dim + self.value_dim)
+
 
 _LAYER_FIELDS = tuple(field.name for field in dataclasses.fields(LayerConfig))
 
@@ -114,6 +144,26 @@ class TransformerConfig(LayerConfig):
     """
 
     num_layers: int
+
+    def list_layers(self) -> tuple[LayerConfig, ...]:
+        """List the configs of all layers."""
+        return (layer_of(self),) * self.num_layers
+
+    def list_cache_groups(self) -> tuple[CacheGroup, ...]:
+        """List the groups of layers that a cache stacks, in the order of their first layers."""
+        found: dict[tuple[int, int, int], list[int]] = {}
+        for i, c in enumerate(self.list_layers()):
+            found.setdefault((c.num_kv_heads, c.head_dim, c.value_dim), []).append(i)
+        return tuple(CacheGroup(*sizes, tuple(layers)) for sizes, layers in found.items())
+
+    def list_cache_places(self) -> tuple[tuple[int, int], ...]:
+        """List the place of every layer in a cache: its group, and its index there."""
+        found = {
+            layer: (number, index)
+            for number, group in enumerate(self.list_cache_groups())
+            for index, layer in enumerate(group.layers)
+        }
+        return tuple(found[layer] for layer in range(self.num_layers))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,7 +179,8 @@ class TargetConfig(TransformerConfig):
       logit_scale: factor of the logits (Granite).
       softcap: bound c of the logits, c tanh(logits / c); None: there is none.
       layers: configs of the layers, where they differ; empty if all are as the fields above say.
-        Those describe the model as a whole then: its full attention, and its experts.
+        Those describe the model as a whole then: its full attention, and its experts. Sizes of
+        heads are those that config.json states first.
     """
 
     family: str = "qwen3"
@@ -151,7 +202,7 @@ class TargetConfig(TransformerConfig):
 
     def list_layers(self) -> tuple[LayerConfig, ...]:
         """List the configs of all layers."""
-        return self.layers or (layer_of(self),) * self.num_layers
+        return self.layers or super().list_layers()
 
     def take_layers(self, count: int) -> TargetConfig:
         """Return the same model with its first `count` layers alone."""

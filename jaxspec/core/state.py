@@ -2,6 +2,9 @@
 
 B sequences, N tree rows, W = ceil(N / 32) mask words, L layers, S cache capacity, K kv heads, D
 head dim, C candidates per depth, A = longest path + bonus, M nodes that a step drafts from.
+
+Keys and values of layers with other sizes lie in other arrays: they are tuples of one array for each
+`jaxspec.core.config.CacheGroup`, in which L, K and D are the group's, and values have its own D.
 """
 
 from __future__ import annotations
@@ -17,22 +20,30 @@ class KVCache(flax.struct.PyTreeNode):
     """Keys and values of the committed tokens. Rows at or beyond `length` are masked.
 
     Attributes:
-      k, v: [L, B, K, S, D]; the rows of a head are contiguous (see `jaxspec.core.cache`).
+      k, v: of each group [L, B, K, S, D]; the rows of a head are contiguous (see
+        `jaxspec.core.cache`).
       length: int32 [B].
     """
 
-    k: jax.Array
-    v: jax.Array
+    k: tuple[jax.Array, ...]
+    v: tuple[jax.Array, ...]
     length: jax.Array
+
+    @property
+    def batch(self) -> int:
+        """Return B."""
+        return self.k[0].shape[1]
 
     @property
     def capacity(self) -> int:
         """Return S."""
-        return self.k.shape[3]
+        return self.k[0].shape[3]
 
-    def prefix(self, layer: int, first: jax.Array | None = None) -> tuple:
-        """Return what attention of `layer` reads, see `pallas_kernels.reference.tree_attention`."""
-        return self.k, self.v, layer, self.length, first
+    def prefix(self, layer: int, first: jax.Array | None = None, group: int = 0) -> tuple:
+        """Return what attention of layer `layer` of a group reads, see
+        `pallas_kernels.reference.tree_attention`.
+        """
+        return self.k[group], self.v[group], layer, self.length, first
 
 
 class Candidates(flax.struct.PyTreeNode):

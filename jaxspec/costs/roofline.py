@@ -47,24 +47,26 @@ def paper_flops(config: TargetConfig, new: ArrayLike, cached: ArrayLike) -> Arra
 
     Both are integers, or integer arrays that broadcast.
     """
-    c, s = config, new
-    heads, kv = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
-    e, f = c.hidden_size, c.ffn_size
-    layer = 4 * s * e * heads + 4 * s * e * kv + 4 * s * (cached + s) * heads + 6 * s * e * f
-    return c.num_layers * layer + 2 * s * e * c.vocab_size
+    s, e, total = new, config.hidden_size, 2 * new * config.hidden_size * config.vocab_size
+    for c in config.list_layers():
+        heads = c.num_heads * (c.head_dim + c.value_dim)
+        products = 2 * s * e * (heads + sum(c.count_columns()[1:]))
+        total = total + products + 2 * s * (cached + s) * heads + 6 * s * e * c.ffn_size
+    return total
 
 
 def paper_bytes(
     config: TargetConfig, new: ArrayLike, cached: ArrayLike, itemsize: int = 2
 ) -> ArrayLike:
     """Count the bytes that the same pass moves by the paper's formula, `itemsize` per number."""
-    c, s = config, new
-    heads, kv = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
-    e, f, v = c.hidden_size, c.ffn_size, c.vocab_size
-    weights = 2 * e * (heads + kv) + 3 * e * f
-    activations = 4 * s * (e + heads + f) + 2 * c.num_heads * s * (cached + s)
-    layer = weights + 2 * kv * (cached + 2 * s) + activations
-    return itemsize * (2 * v * e + s * (e + v) + c.num_layers * layer)
+    s, e, v = new, config.hidden_size, config.vocab_size
+    total = 2 * v * e + s * (e + v)
+    for c in config.list_layers():
+        heads, kv = c.num_heads * (c.head_dim + c.value_dim), sum(c.count_columns()[1:])
+        weights = e * (heads + kv) + 3 * e * c.ffn_size
+        activations = 2 * s * (2 * e + heads + 2 * c.ffn_size) + 2 * c.num_heads * s * (cached + s)
+        total = total + weights + kv * (cached + 2 * s) + activations
+    return itemsize * total
 
 
 def check_dense(config: TargetConfig) -> None:

@@ -65,11 +65,15 @@ def count_weights(config: TargetConfig, devices: int, itemsize: float = 2) -> We
       itemsize: bytes of a weight.
     """
     c, width = config, config.hidden_size
-    attention = width * c.head_dim * (2 * c.num_heads + 2 * _kv_heads(config, devices))
+    # Each device has at least one kv head.
+    attention = width * sum(
+        (layer.head_dim + layer.value_dim) * (layer.num_heads + max(layer.num_kv_heads, devices))
+        for layer in c.list_layers()
+    )
     sparse = c.count_sparse()
-    dense = 3 * width * c.ffn_size * (c.num_layers - sparse)
+    dense = 3 * width * sum(layer.ffn_size for layer in c.list_layers() if layer.moe is None)
     table = c.vocab_size * width
-    shared = c.num_layers * attention + dense + table
+    shared = attention + dense + table
     experts = routers = used = 0.0
     if c.moe is not None:
         expert = 3 * width * c.moe.expert_ffn_size * sparse
@@ -86,8 +90,11 @@ def count_weights(config: TargetConfig, devices: int, itemsize: float = 2) -> We
 
 def count_cache(config: TargetConfig, devices: int, tokens: int, itemsize: int = 2) -> float:
     """Count the bytes of keys and values of `tokens` tokens that a device holds."""
-    heads = _kv_heads(config, devices) / devices
-    return 2 * config.num_layers * heads * config.head_dim * tokens * itemsize
+    numbers = 0.0
+    for group in config.list_cache_groups():
+        own = group._replace(kv_heads=max(group.kv_heads, devices) // devices)
+        numbers += len(group.layers) * own.count_numbers()
+    return numbers * tokens * itemsize
 
 
 def sum_seconds(config: TargetConfig, devices: int, rows: int, link: Link = NVLINK) -> float:
@@ -117,7 +124,8 @@ def forward_seconds(
     moved = weights.read + count_cache(config, devices, batch * context)
     if config.moe is not None:
         moved += weights.experts * expect_experts(config.moe, total) / config.moe.num_experts
-    scores = 4 * config.num_layers * config.num_heads * config.head_dim * total * context
+    wide = sum(c.num_heads * (c.head_dim + c.value_dim) for c in config.list_layers())
+    scores = 2 * wide * total * context
     flops = (2 * weights.multiplied * total + scores) / devices
     busy = max(moved / (MEMORY * device.bandwidth), flops / (COMPUTE * device.flops))
     kernels = KERNELS if config.moe is None else SPARSE_KERNELS
@@ -218,8 +226,3 @@ def choose_experts_split(
     by_channel = expect_experts(moe, rows) / devices * expert + 3 * row
     by_expert = expect_busiest(moe, rows, devices) * expert + (1 + 2 / devices) * row
     return "expert" if by_expert < by_channel else "channel"
-
-
-def _kv_heads(config: TargetConfig, devices: int) -> int:
-    """Return the kv heads of all devices: each has at least one."""
-    return max(config.num_kv_heads, devices)

@@ -12,30 +12,45 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from jaxspec.core.cache import Rows
+from jaxspec.core.config import TransformerConfig
+
 
 class Scratch(flax.struct.PyTreeNode):
     """R rows of B sequences, in the order in which the slots are computed.
 
     Attributes:
-      k: [L, B, R, Kh, D], keys.
-      v: [L, B, R, Kh, D], values.
+      k, v: of each group of layers [L, B, R, Kh, D], see `jaxspec.core.state`.
       hidden: [B, R, E], outputs; a row passes its output to the nodes that it proposes.
       visible: bool [B, R, R]; entry (i, j) says whether row i sees row j.
     """
 
-    k: jax.Array
-    v: jax.Array
+    k: Rows
+    v: Rows
     hidden: jax.Array
     visible: jax.Array
 
+    def layer(self, index: int) -> tuple[jax.Array, jax.Array]:
+        """Return keys and values [B, R, Kh, D] of a layer of a drafter whose layers are alike."""
+        return self.k[0][index], self.v[0][index]
+
 
 def empty(
-    layers: int, batch: int, rows: int, kv_heads: int, head_dim: int, width: int, dtype: Any
+    config: TransformerConfig, batch: int, rows: int, dtype: Any, width: int | None = None
 ) -> Scratch:
-    """Make a scratch of rows that see nothing."""
-    shape = (layers, batch, rows, kv_heads, head_dim)
-    hidden, visible = jnp.zeros((batch, rows, width), dtype), jnp.zeros((batch, rows, rows), bool)
-    return Scratch(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), hidden, visible)
+    """Make a scratch of rows that see nothing.
+
+    Args:
+      config: whose layers' keys and values it holds.
+      width: E of the outputs (default: the config's).
+    """
+    hidden = jnp.zeros((batch, rows, width or config.hidden_size), dtype)
+    visible, k, v = jnp.zeros((batch, rows, rows), bool), [], []
+    for group in config.list_cache_groups():
+        shape = len(group.layers), batch, rows, group.kv_heads
+        k.append(jnp.zeros((*shape, group.head_dim), dtype))
+        v.append(jnp.zeros((*shape, group.value_dim), dtype))
+    return Scratch(tuple(k), tuple(v), hidden, visible)
 
 
 def look(scratch: Scratch, source: jax.Array, slots: int, first: jax.Array) -> Scratch:
@@ -69,13 +84,17 @@ def pack_visible(scratch: Scratch, count: int, first: jax.Array) -> jax.Array:
     return (seen.astype(jnp.uint32) << jnp.arange(32, dtype=jnp.uint32)).sum(-1, dtype=jnp.uint32)
 
 
-def write(
-    scratch: Scratch, k: jax.Array, v: jax.Array, hidden: jax.Array, first: jax.Array
-) -> Scratch:
-    """Write a step's keys and values [L, B, T, Kh, D] and outputs [B, T, E] at row `first`."""
+def write(scratch: Scratch, k: Rows, v: Rows, hidden: jax.Array, first: jax.Array) -> Scratch:
+    """Write a step's keys and values, of each group [L, B, T, Kh, D], and outputs [B, T, E] at row
+    `first`.
+    """
+
+    def put(rows: jax.Array, new: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_update_slice(rows, new.astype(rows.dtype), (0, 0, first, 0, 0))
+
     return scratch.replace(
-        k=jax.lax.dynamic_update_slice(scratch.k, k.astype(scratch.k.dtype), (0, 0, first, 0, 0)),
-        v=jax.lax.dynamic_update_slice(scratch.v, v.astype(scratch.v.dtype), (0, 0, first, 0, 0)),
+        k=jax.tree.map(put, scratch.k, k),
+        v=jax.tree.map(put, scratch.v, v),
         hidden=jax.lax.dynamic_update_slice(
             scratch.hidden, hidden.astype(scratch.hidden.dtype), (0, first, 0)
         ),

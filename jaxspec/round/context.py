@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from jaxspec.builders import Growth
+from jaxspec.core.cache import Rows
 from jaxspec.core.mesh import constrain
 from jaxspec.core.params import Params
 from jaxspec.core.sampling.noise import gumbel, sequence_keys
@@ -181,14 +182,14 @@ class Verified(NamedTuple):
 
     Attributes:
       accepted: the path.
-      k, v: [L, B, A, K, D], keys and values of its rows.
+      k, v: of each group of layers [L, B, A, K, D], keys and values of its rows.
       features: [B, A, F], features of its rows.
       hidden: [B, A, E], hidden states of its rows; None unless the caller needs them.
     """
 
     accepted: Accepted
-    k: jax.Array
-    v: jax.Array
+    k: Rows
+    v: Rows
     features: jax.Array
     hidden: jax.Array | None = None
 

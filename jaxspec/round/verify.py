@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from jaxspec.acceptance import accept_match, accept_rejection, accept_sequential
-from jaxspec.core.cache import gather_path
+from jaxspec.core.cache import Rows, gather_path
 from jaxspec.core.mesh import constrain
 from jaxspec.core.params import Params
 from jaxspec.core.sampling.sampling import draw
@@ -36,13 +36,13 @@ class TargetPass(NamedTuple):
 
     Attributes:
       hidden: [B, N, E], after the final norm.
-      k, v: [L, B, N, K, D], keys and values.
+      k, v: of each group of layers [L, B, N, K, D], keys and values.
       features: [B, N, F], outputs of the layers that the drafter reads.
     """
 
     hidden: jax.Array
-    k: jax.Array
-    v: jax.Array
+    k: Rows
+    v: Rows
     features: jax.Array
 
 

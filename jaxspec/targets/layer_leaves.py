@@ -47,16 +47,18 @@ def list_attention(
     """
     c, names = config, f"{prefix}layers.{index}.self_attn"
     path = (f"layers_{index}", "attention")
-    queries, keys = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
-    parts, leaves = {"q": queries, "k": keys, "v": keys}, []
+    queries, keys, values = c.count_columns()
+    parts, leaves = {"q": queries, "k": keys, "v": values}, []
     for module in ("qkv",) if fused else ("q", "kv"):
         stored = {f"{names}.{x}_proj": parts[x] for x in module}
         if joined:
-            stored = {f"{names}.qkv_proj": queries + 2 * keys}
+            stored = {f"{names}.qkv_proj": queries + keys + values}
         leaves += linear(
             (*path, module), list(stored), c.hidden_size, list(stored.values()), c.qkv_bias
         )
-    leaves += linear((*path, "o"), [f"{names}.o_proj"], queries, [c.hidden_size], c.o_bias)
+    leaves += linear(
+        (*path, "o"), [f"{names}.o_proj"], c.num_heads * c.value_dim, [c.hidden_size], c.o_bias
+    )
     if c.qk_norm:
         sizes = (queries, keys) if c.qk_norm_whole else (c.head_dim, c.head_dim)
         leaves += [

@@ -34,12 +34,12 @@ class Attention(nn.Module):
 
     def setup(self):
         c = self.config
-        queries, keys = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+        queries, keys, values = c.count_columns()
         if self.fused:
-            self.qkv = Linear(queries + 2 * keys, c.qkv_bias)
+            self.qkv = Linear(queries + keys + values, c.qkv_bias)
         else:
             self.q = Linear(queries, c.qkv_bias)
-            self.kv = Linear(2 * keys, c.qkv_bias)
+            self.kv = Linear(keys + values, c.qkv_bias)
         self.o = Linear(c.hidden_size, c.o_bias)
         if c.qk_norm:
             axis = self.axis if c.qk_norm_whole else None
@@ -49,13 +49,14 @@ class Attention(nn.Module):
             self.sinks = self.param("sinks", nn.initializers.zeros, (c.num_heads,))
 
     def keys_values(self, x: jax.Array, rope) -> tuple[jax.Array, jax.Array]:
-        """Compute rotated keys and values [B, T, K, D] of `x` [B, T, E]."""
+        """Compute rotated keys [B, T, K, D] and values [B, T, K, Dv] of `x` [B, T, E]."""
         return self._rotated(self.kv(x), rope)
 
     def _rotated(self, kv: jax.Array, rope) -> tuple[jax.Array, jax.Array]:
-        k, v = jnp.split(kv, 2, axis=-1)
-        heads = (*kv.shape[:2], self.config.num_kv_heads, self.config.head_dim)
-        return apply_rope(self._normalized("k_norm", k, heads), rope), v.reshape(heads)
+        c, shape = self.config, (*kv.shape[:2], self.config.num_kv_heads)
+        k, v = jnp.split(kv, [c.count_columns()[1]], axis=-1)
+        k = apply_rope(self._normalized("k_norm", k, (*shape, c.head_dim)), rope)
+        return k, v.reshape(*shape, c.value_dim)
 
     def _normalized(self, name: str, x: jax.Array, heads: tuple[int, ...]) -> jax.Array:
         """Split `x` [B, T, heads * D] into heads, and normalise them or `x` if there is a norm."""
@@ -92,18 +93,18 @@ class Attention(nn.Module):
         return self.o(out, choose_parts(out, c.hidden_size, cached)), (k, v)
 
     def _project(self, x, rope, cached: bool) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Compute q [B, T, H, D], k and v [B, T, K, D]; rotate q and k."""
+        """Compute q [B, T, H, D], k [B, T, K, D] and v [B, T, K, Dv]; rotate q and k."""
         c = self.config
-        queries, keys = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+        queries, keys, values = c.count_columns()
         products = (self.qkv,) if self.fused else (self.q, self.kv)
         # Prompts and training without a cache are left to XLA: their rows are many.
-        usual = not c.qk_norm_whole and 2 * rope[0].shape[-1] == c.head_dim
+        usual = not c.qk_norm_whole and 2 * rope[0].shape[-1] == c.head_dim == c.value_dim
         split = heads.find_kernel(x.dtype, c.head_dim) if cached and usual else None
         if split is not None and not self.is_initializing():
             norms = (self.q_norm, self.k_norm) if c.qk_norm else ()
             scales = tuple(norm.variables["params"]["scale"] for norm in norms) or None
             sizes = c.num_heads, c.num_kv_heads, c.head_dim
-            parts = choose_parts(x, queries + 2 * keys, cached)
+            parts = choose_parts(x, queries + keys + values, cached)
             # Of two products of matrices, XLA makes one, and then needs no concatenation.
             rows = x.reshape(-1, x.shape[-1])
             joined = jnp.concatenate([product(rows, parts) for product in products], axis=-1)
@@ -125,12 +126,12 @@ def behind(earlier, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Write keys and values of T new rows `k`, `v` among those of rows computed earlier.
 
     Args:
-      earlier: (k, v [B, R, K, D], row), where `row` is the index of the first new row. The mask of
-        the new rows then covers all R rows.
-      k, v: [B, T, K, D].
+      earlier: (k [B, R, K, D], v [B, R, K, Dv], row), where `row` is the index of the first new
+        row. The mask of the new rows then covers all R rows.
+      k, v: [B, T, K, D] and [B, T, K, Dv].
 
     Returns:
-      k, v: [B, R, K, D].
+      k, v: [B, R, K, D] and [B, R, K, Dv].
     """
     old_k, old_v, row = earlier
     at = (0, row, 0, 0)
@@ -190,5 +191,5 @@ class DecoderLayer(nn.Module):
         return parts if self.config.residual_scale == 1 else parts * self.config.residual_scale
 
     def context_kv(self, context: jax.Array, rope) -> tuple[jax.Array, jax.Array]:
-        """Compute K and V [B, T, K, D] of context features, skipping the input norm (DFlash)."""
+        """Compute keys and values [B, T, K, D] of context features, skipping the input norm (DFlash)."""
         return self.attention.keys_values(context, rope)

@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxspec.core.cache import PackedCache, PartCache, SequenceCache
+from jaxspec.core.cache import PackedCache, PartCache, Rows, SequenceCache
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.state import KVCache
 from jaxspec.targets.attention import mask_window
@@ -27,26 +27,27 @@ class ForwardOutput(NamedTuple):
       hidden: [B, T, E] after the final norm; `Transformer.logits` turns rows of it into logits.
       features: [B, T, len(feature_layers) * E], concatenated outputs of the chosen decoder layers,
         before any norm.
-      k, v: [L, B, T, K, D], keys and values of the new rows; the caller writes them to its cache.
+      k, v: of each group of layers [L, B, T, K, D], keys and values of the new rows; the caller
+        writes them to its cache.
     """
 
     hidden: jax.Array
     features: jax.Array
-    k: jax.Array
-    v: jax.Array
+    k: Rows
+    v: Rows
 
 
 class Earlier(NamedTuple):
     """R rows that are not in the cache, among which the new rows of a forward go.
 
     Attributes:
-      k, v: [L, B, R, K, D].
+      k, v: of each group of layers [L, B, R, K, D].
       row: int32 [], where the new rows go.
       positions: int32 [B, R], positions of all of these rows.
     """
 
-    k: jax.Array
-    v: jax.Array
+    k: Rows
+    v: Rows
     row: jax.Array
     positions: jax.Array
 
@@ -118,16 +119,20 @@ class Transformer(nn.Module):
         x = self.embed(tokens)
         norms = [*(layer.attention_norm for layer in self.layers), self.norm]
         normed = x if norms[0] is None else norms[0](x)
-        features, keys, values = {-1: x}, [], []
+        features, places = {-1: x}, self.config.list_cache_places()
+        keys, values = ([[] for _ in self.config.list_cache_groups()] for _ in range(2))
         for i, (layer, c) in enumerate(zip(self.layers, layers, strict=True)):
-            prefix = None if cache is None else cache.prefix(i)
-            rows = None if earlier is None else (earlier.k[i], earlier.v[i], earlier.row)
+            group, index = places[i]
+            prefix = None if cache is None else cache.prefix(index, group=group)
+            rows = None
+            if earlier is not None:
+                rows = earlier.k[group][index], earlier.v[group][index], earlier.row
             run = _run_now if self.is_initializing() else _run_shared
             given = ropes[c.rope, c.head_dim], positions, masks[c.window], prefix, rows
             x, parts, (k, v) = run(layer, x, normed, *given)
             x, normed = add_normalize(norms[i + 1], x, parts, cache is not None)
-            keys.append(k)
-            values.append(v)
+            keys[group].append(k)
+            values[group].append(v)
             features[i] = x
         hidden = features[len(self.layers)] = normed
         chosen = [features[i] for i in feature_layers]
@@ -135,8 +140,8 @@ class Transformer(nn.Module):
         return ForwardOutput(
             hidden,
             jnp.concatenate(chosen, -1) if chosen else empty,
-            jnp.stack(keys),
-            jnp.stack(values),
+            tuple(map(jnp.stack, keys)),
+            tuple(map(jnp.stack, values)),
         )
 
     def embed(self, tokens: jax.Array) -> jax.Array:

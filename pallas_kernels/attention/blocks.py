@@ -55,12 +55,11 @@ def _on_parts(q, k, v, positions, mask, prefix, scoring, sinks, parts: tuple[int
     all live rows.
     """
     cache_k, cache_v, layer, length, first = prefix
-    shape = (1, q.shape[0], cache_k.shape[2], 1, cache_k.shape[4])
 
     def on(rows: int):
         def attend(layer):
             part = [
-                lax.dynamic_slice(cache, place_of(layer), (*shape[:3], rows, shape[4]))
+                lax.dynamic_slice(cache, place_of(layer), _block(cache, q.shape[0], rows))
                 for cache in (cache_k, cache_v)
             ]
             return reference.tree_attention(
@@ -77,7 +76,7 @@ def _on_parts(q, k, v, positions, mask, prefix, scoring, sinks, parts: tuple[int
 def _in_blocks(q, k, v, positions, mask, prefix, scoring: Scoring, sinks, keys: int):
     """Attend to the new rows, then to the live rows of the cache, `keys` of them at a time."""
     cache_k, cache_v, layer, length, first = prefix
-    batch, _, kv_heads, dim = k.shape
+    batch, _, kv_heads, _ = k.shape
     folded, window = fold_queries(q, kv_heads, scoring.scale), scoring.window
     capacity, begin = cache_k.shape[3], jnp.zeros_like(length) if first is None else first
     end = begin + length
@@ -89,7 +88,7 @@ def _in_blocks(q, k, v, positions, mask, prefix, scoring: Scoring, sinks, keys: 
         # The last block begins earlier if the cache holds no whole number of blocks.
         at = jnp.minimum(i * keys, capacity - keys)
         block = [
-            lax.dynamic_slice(cache, place_of(layer, at), (1, batch, kv_heads, keys, dim))[0]
+            lax.dynamic_slice(cache, place_of(layer, at), _block(cache, batch, keys))[0]
             for cache in (cache_k, cache_v)
         ]
         slot = at + jnp.arange(keys)
@@ -108,6 +107,11 @@ def _in_blocks(q, k, v, positions, mask, prefix, scoring: Scoring, sinks, keys: 
     # Rows that see nothing have collected weights of masked keys.
     out = total / jnp.where(top > LOWEST, weight, jnp.inf)[..., None]
     return unfold_queries(out.astype(q.dtype), q.shape)
+
+
+def _block(cache, batch: int, rows: int) -> tuple[int, ...]:
+    """Return the shape of some rows of a layer of a cache [L, B, K, S, D]."""
+    return 1, batch, cache.shape[2], rows, cache.shape[4]
 
 
 def _begin(folded, keys, values, seen):

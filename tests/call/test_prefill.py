@@ -32,7 +32,7 @@ def test_a_short_prompt_costs_its_own_chunks_only(params, monkeypatch):
     rows = []
 
     def counting(cache, k, v, count):
-        assert k.shape[1] == 1
+        assert k[0].shape[1] == 1
         jax.debug.callback(lambda count: rows.append(int(count[0])), count)
         return append(cache, k, v, count)
 
@@ -55,7 +55,7 @@ def test_each_prompt_is_run_as_if_it_were_alone(params):
     for b, (prompt, length) in enumerate(zip(prompts(), LENGTHS, strict=True)):
         alone = run_prefill(prepare(params, prompt, **fixed))
         assert together.root[b] == alone.root[0]
-        for one, other in ((together.cache.k, alone.cache.k), (together.cache.v, alone.cache.v)):
+        for one, other in zip(*((*x.cache.k, *x.cache.v) for x in (together, alone)), strict=True):
             np.testing.assert_array_equal(one[:, b, :, :length], other[:, 0, :, :length])
         leaves = map(jax.tree.leaves, (together.draft, alone.draft))
         for one, other, shape in zip(*leaves, shapes, strict=True):
@@ -71,25 +71,25 @@ def test_one_sequence_of_a_cache_is_read_and_written_in_place():
     rng = np.random.default_rng(0)
     shape = (3, 4, 9, 2, 8)
     k, v = (jnp.asarray(rng.normal(size=shape), jnp.float32) for _ in range(2))
-    cache = filled(k, v, jnp.array([4, 9, 2, 6]))
+    cache = filled((k,), (v,), jnp.array([4, 9, 2, 6]))
     one = SequenceCache(cache.k, cache.v, cache.length[3:], jnp.int32(3))
     q, new_k, new_v = (
         jnp.asarray(rng.normal(size=(1, 3, heads, 8)), jnp.float32) for heads in (4, 2, 2)
     )
     places = jnp.arange(6, 9)[None]
     given = (q, new_k, new_v, places, None)
-    alone = (cache.k[:, 3:], cache.v[:, 3:], 1, cache.length[3:], None)
+    alone = (cache.k[0][:, 3:], cache.v[0][:, 3:], 1, cache.length[3:], None)
     expected = reference.tree_attention(*given, alone)
     part = module.hold_sequence(cache, cache.length[3:], jnp.int32(3))
     with using("interpret"):  # kernels that cannot read it by its place
         assert type(module.hold_sequence(cache, part.length, part.sequence)) is SequenceCache
-    assert part.prefix(1)[0] is cache.k and one.prefix(1)[0].shape == (12, 1, 2, 9, 8)
+    assert part.prefix(1)[0] is cache.k[0] and one.prefix(1)[0].shape == (12, 1, 2, 9, 8)
     for prefix in (part.prefix(1), one.prefix(1)):
         np.testing.assert_array_equal(reference.tree_attention(*given, prefix), expected)
     rows = jnp.asarray(rng.normal(size=(3, 1, 3, 2, 8)), jnp.float32)
-    after = append(one, rows, -rows, jnp.array([2]))
+    after = append(one, (rows,), (-rows,), jnp.array([2]))
     assert after.length.tolist() == [8]
-    np.testing.assert_array_equal(after.k[:, 3, :, 6:9], rows[:, 0].swapaxes(1, 2))
-    np.testing.assert_array_equal(after.v[:, 3, :, 6:9], -rows[:, 0].swapaxes(1, 2))
-    np.testing.assert_array_equal(after.k[:, :3], cache.k[:, :3])
-    np.testing.assert_array_equal(after.k[:, 3, :, :6], cache.k[:, 3, :, :6])
+    np.testing.assert_array_equal(after.k[0][:, 3, :, 6:9], rows[:, 0].swapaxes(1, 2))
+    np.testing.assert_array_equal(after.v[0][:, 3, :, 6:9], -rows[:, 0].swapaxes(1, 2))
+    np.testing.assert_array_equal(after.k[0][:, :3], cache.k[0][:, :3])
+    np.testing.assert_array_equal(after.k[0][:, 3, :, :6], cache.k[0][:, 3, :, :6])

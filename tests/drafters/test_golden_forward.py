@@ -50,7 +50,7 @@ class Golden:
         """
         positions = cache.length[:, None] + jnp.arange(features.shape[1])
         k, v = self.drafter(jnp.asarray(features), positions, method="context_kv")
-        return append(cache, k, v, jnp.array([features.shape[1]]))
+        return append(cache, (k,), (v,), jnp.array([features.shape[1]]))
 
     def draft(self, cache, tokens):
         """Hidden states of a block whose slots hold `tokens`."""
@@ -111,8 +111,8 @@ def test_dflash_rounds(dflash, prompt):
 def check_caches(golden, cache, prefix):
     length = int(cache.length[0])
     for layer in range(golden.config.num_layers):
-        close(cache.k[layer, :, :, :length], golden.arrays[f"{prefix}cache_k{layer}"], HIDDEN)
-        close(cache.v[layer, :, :, :length], golden.arrays[f"{prefix}cache_v{layer}"], HIDDEN)
+        close(cache.k[0][layer, :, :, :length], golden.arrays[f"{prefix}cache_k{layer}"], HIDDEN)
+        close(cache.v[0][layer, :, :, :length], golden.arrays[f"{prefix}cache_v{layer}"], HIDDEN)
 
 
 def test_jetspec_rounds(jetspec):

@@ -102,8 +102,9 @@ def compare(alone: Alone, shared, batch: int, options) -> dict:
     with matmul_precision(session):
         given = session.params, session.request, state, np.int32(1)
         compiled = run.lower(*given, config=session.config).compile()
-    copies = state.cache.k.shape[2] // alone.cache.k.shape[2]
-    keys, expected = np.asarray(state.cache.k)[:, :, ::copies], np.asarray(alone.cache.k)
+    (cached,), (single,) = state.cache.k, alone.cache.k
+    copies = cached.shape[2] // single.shape[2]
+    keys, expected = np.asarray(cached)[:, :, ::copies], np.asarray(single)
     off = [
         np.abs(keys[:, i, :, : len(prompt)] - expected[:, i, :, : len(prompt)]).max()
         for i, prompt in enumerate(prompts)
@@ -117,7 +118,7 @@ def compare(alone: Alone, shared, batch: int, options) -> dict:
         "found": found,
         "recompiled": recompiled,
         "keys_off": float(max(off) / np.abs(expected).max()),
-        "cache": [own(state.cache.k), state.cache.k.nbytes // copies, copies],
+        "cache": [own(cached), cached.nbytes // copies, copies],
         "state": [own(state), compiled.memory_analysis().alias_size_in_bytes],
         "collectives": list_collectives(compiled.as_text()),
     }

@@ -98,9 +98,9 @@ def test_the_loop_is_on_the_device(compiled):
 def test_the_cache_is_aliased_and_never_copied(compiled):
     executable, state = compiled
     caches = [cache for cache in (state.cache, state.draft) if cache is not None]
-    held = sum(cache.k.nbytes + cache.v.nbytes for cache in caches)
+    held = sum(rows.nbytes for cache in caches for rows in (*cache.k, *cache.v))
     assert executable.memory_analysis().alias_size_in_bytes >= held
-    shapes = {",".join(map(str, cache.k.shape)) for cache in caches}
+    shapes = {",".join(map(str, rows.shape)) for cache in caches for rows in (*cache.k, *cache.v)}
     for shape in shapes:
         copies = re.findall(rf"= f32\[{shape}\]\S* (?:copy|transpose)\(", executable.as_text())
         assert not copies, f"{len(copies)} copies of a cache of shape {shape}"
@@ -109,8 +109,8 @@ def test_the_cache_is_aliased_and_never_copied(compiled):
 def test_the_state_is_donated(params):
     session = prepare(params, [1, 2, 3], max_new_tokens=10, drafter="ar")
     state = run_prefill(session)
-    address = state.cache.k.unsafe_buffer_pointer()
+    address = state.cache.k[0].unsafe_buffer_pointer()
     after = run(params, session.request, state, jnp.int32(3), config=session.config)
-    assert state.cache.k.is_deleted()
-    assert after.cache.k.unsafe_buffer_pointer() == address
+    assert state.cache.k[0].is_deleted()
+    assert after.cache.k[0].unsafe_buffer_pointer() == address
     np.testing.assert_array_equal(after.cache.length, [6])

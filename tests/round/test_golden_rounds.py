@@ -83,10 +83,10 @@ def test_rounds():
 def check_cache(cache, arrays, prefix):
     """Keys and values that the reference keeps after it has compacted a round."""
     length = int(cache.length[0])
-    for layer in range(cache.k.shape[0]):
+    for layer in range(cache.k[0].shape[0]):
         np.testing.assert_allclose(
-            cache.k[layer, :, :, :length], arrays[f"{prefix}cache_k{layer}"], rtol=0, atol=5e-5
+            cache.k[0][layer, :, :, :length], arrays[f"{prefix}cache_k{layer}"], rtol=0, atol=5e-5
         )
         np.testing.assert_allclose(
-            cache.v[layer, :, :, :length], arrays[f"{prefix}cache_v{layer}"], rtol=0, atol=5e-5
+            cache.v[0][layer, :, :, :length], arrays[f"{prefix}cache_v{layer}"], rtol=0, atol=5e-5
         )

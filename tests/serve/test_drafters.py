@@ -246,7 +246,7 @@ def test_a_slot_that_breaks_is_clean_for_all_drafters(engine, alone):
     assert task.id == id and not task.tokens[30:]
 
     def spoil(cache):
-        k, v = (x.at[:, slot].set(jnp.nan) for x in (cache.k, cache.v))
+        k, v = jax.tree.map(lambda x: x.at[:, slot].set(jnp.nan), (cache.k, cache.v))
         return cache.replace(k=k, v=v)
 
     state, decode = engine._device.state, engine._device.state.decode

@@ -40,11 +40,11 @@ def test_a_forward_of_packed_rows_is_the_same_by_tiles_and_by_slot(params):
     @jax.jit
     def forward(count):
         packing = pack(count, 12, 7)
-        cache = PackedCache(KVCache(k, v, length), packing)
+        cache = PackedCache(KVCache((k,), (v,), length), packing)
         tokens = (17 * packing.slot + packing.row)[None]
         positions = (length[packing.slot] + packing.row)[None]
         out = target.apply(params.target, tokens, positions, cache, words)
-        return out.hidden[0, :9], out.k[:, :, :9], out.v[:, :, :9]
+        return out.hidden[0, :9], out.k[0][:, :, :9], out.v[0][:, :, :9]
 
     want = forward(count)
     with using("interpret"):

@@ -40,7 +40,8 @@ def prefill(golden, tokens, lengths, capacity=24) -> KVCache:
     out = forward(golden, tokens, positions)
     cache = allocate(golden.config, len(tokens), capacity, jnp.float32)
     # Rows that must never be read are poisoned, so that reading one shows.
-    poisoned = KVCache(jnp.full_like(cache.k, 1e4), jnp.full_like(cache.v, 1e4), cache.length)
+    k, v = jax.tree.map(lambda rows: jnp.full_like(rows, 1e4), (cache.k, cache.v))
+    poisoned = KVCache(k, v, cache.length)
     return append(poisoned, out.k, out.v, jnp.asarray(lengths, jnp.int32))
 
 
@@ -93,7 +94,7 @@ def test_a_tree_forward_equals_each_path_alone(golden):
                 np.asarray(getattr(alone, name))[:, : len(path)],
             )
             np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE)
-        got, want = np.asarray(tree.k)[:, :, path], np.asarray(alone.k)[:, :, : len(path)]
+        got, want = np.asarray(tree.k[0])[:, :, path], np.asarray(alone.k[0])[:, :, : len(path)]
         np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE)
 
 

@@ -87,13 +87,14 @@ def draft_hidden(
     fused = model.apply(params, features, method="fuse")
     # No token follows the last column, so its pair is wrong; no anchor reads it.
     following = jnp.take(embedding, jnp.roll(batch["tokens"], -1, axis=1), axis=0)
-    context = filled(*model.apply(params, following, fused, positions, method="context_kv"), None)
+    k, v = model.apply(params, following, fused, positions, method="context_kv")
+    context = filled((k,), (v,), None)
     pairs = jnp.maximum(batch["anchors"] - 1, 0)
 
     def draft(pair):
         index, place, token, feature = pair
         return model.apply(
-            params, token, feature, place, KVCache(context.k, context.v, place), index - place
+            params, token, feature, place, context.replace(length=place), index - place
         )
 
     columns = (pairs, *(gather(x, pairs) for x in (positions, following, fused)))
@@ -106,7 +107,7 @@ def init_parallelspec(config: ParallelSpecConfig, seed: int, head: jax.Array | N
     def touch(model: ParallelSpec, features, token, position):
         fused = model.fuse(features)
         keys = jnp.zeros((1, 1, config.num_kv_heads, 1, config.head_dim))
-        return model.logits(model(token, fused, position, KVCache(keys, keys, position)))
+        return model.logits(model(token, fused, position, KVCache((keys,), (keys,), position)))
 
     features = jnp.zeros((1, len(config.feature_layers) * config.target_hidden_size))
     token, position = jnp.zeros((1, config.hidden_size)), jnp.zeros(1, jnp.int32)

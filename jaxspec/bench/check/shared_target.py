@@ -16,10 +16,10 @@ from jaxspec.bench.architectures import (
     eagle_config,
     random_params,
 )
-from jaxspec.core.config import TargetConfig
+from jaxspec.core.config import LayerConfig, TargetConfig
 from jaxspec.core.params import Params
 from jaxspec.targets.sharding.place import shard
-from jaxspec.targets.sharding.shares import list_counts
+from jaxspec.targets.sharding.shares import list_counts, replace_layers
 
 # Most devices that a check is for.
 _MOST = 16
@@ -114,15 +114,21 @@ def describe_own(params: Params) -> Params:
     """
     devices = 1 if params.layout is None else params.layout.devices
     config = params.spec.target
-    heads = {name: getattr(config, name) // devices for name in ("num_heads", "num_kv_heads")}
 
     def shape(leaf: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.sharding.shard_shape(leaf.shape), leaf.dtype)
 
-    spec = dataclasses.replace(params.spec, target=dataclasses.replace(config, **heads))
+    def share(c: LayerConfig) -> dict[str, int]:
+        return {name: getattr(c, name) // devices for name in ("num_heads", "num_kv_heads")}
+
+    spec = dataclasses.replace(params.spec, target=replace_layers(config, share))
     return jax.tree.map(shape, params).replace(spec=spec)
 
 
 def _with_heads(config: TargetConfig, devices: int) -> TargetConfig:
     heads = -(-config.num_heads // devices) * devices
-    return dataclasses.replace(config, num_heads=heads) if config.num_kv_heads == 1 else config
+    return (
+        dataclasses.replace(config, num_heads=heads)
+        if config.num_kv_heads == 1 and not config.layers
+        else config
+    )

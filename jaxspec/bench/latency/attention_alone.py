@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -45,6 +46,8 @@ def measure_attention(
       A flat record: rows, context, layers, kernel (name of the implementation), {reference,
       kernel}_{ms, quartiles}, ratio, bytes, flops.
     """
+    # One group of layers as the fields of the model say.
+    config = dataclasses.replace(config, layers=())
     per_layer = batch * context * floors.count_kv_bytes(config, dtype) / config.num_layers
     layers = min(config.num_layers, 16, max(1, math.ceil(2 * (cache_bytes or 64e6) / per_layer)))
     shape = (batch, rows, config.num_heads, config.head_dim)
@@ -55,7 +58,7 @@ def measure_attention(
     )
     stacked = make_random_cache(config.take_layers(layers), batch, context, dtype)
     mask = jnp.broadcast_to(chain_words(rows), (batch, rows, -(-rows // 32)))
-    given = (q, k, v, stacked.k, stacked.v, mask, jnp.full(batch, context, jnp.int32))
+    given = (q, k, v, *stacked.k, *stacked.v, mask, jnp.full(batch, context, jnp.int32))
     chosen = pick_implementation(config, dtype, batch=batch, rows=rows, capacity=context)
     programs = {}
     for name in dict.fromkeys((REFERENCE, chosen)):

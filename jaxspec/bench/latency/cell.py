@@ -93,7 +93,7 @@ def compile_ar(
     params: Params, method: TreeMethod, caches: Caches, context: int, platform: str
 ) -> CompiledPiece:
     """Compile autoregressive decoding in the device loop."""
-    batch = caches.target.k.shape[1]
+    batch = caches.target.batch
     works = (_target_work(params, batch, 1),)
     return _compile_rounds(
         "ar", params, make_tree_config(method, 1), caches, context, TIMES[platform][0], works
@@ -120,7 +120,7 @@ def compile_cell(
     The last programs are missing if `on_time` says that time is up. A single row has no drafter, so
     only its forward and its commit are compiled.
     """
-    config, batch = make_tree_config(method, rows), caches.target.k.shape[1]
+    config, batch = make_tree_config(method, rows), caches.target.batch
     plan = make_plan(params.spec, config)
     large, small, rounds = TIMES[platform]
     found, works = [], _works(params, config, batch, rows)
@@ -189,7 +189,7 @@ def _compile_piece(
     name, params, config, caches, context, times, works, given
 ) -> tuple[CompiledPiece, Any]:
     request, state = (
-        make_request(caches.target.k.shape[1]),
+        make_request(caches.target.batch),
         _state(params, config, caches, context, times),
     )
     started = time.perf_counter()
@@ -213,7 +213,7 @@ def _compile_rounds(
     name, params, config, caches, context, times, works, lengths=None
 ) -> CompiledPiece:
     request, state = (
-        make_request(caches.target.k.shape[1]),
+        make_request(caches.target.batch),
         _state(params, config, caches, context, times),
     )
     started = time.perf_counter()

@@ -112,12 +112,14 @@ def count_attention(
 
 def count_kv_bytes(config: TransformerConfig, dtype) -> int:
     """Count the bytes of keys and values of one cached token, over all layers."""
-    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
+    groups = config.list_cache_groups()
+    return dtype.itemsize * sum(len(group.layers) * group.count_numbers() for group in groups)
 
 
 def _attention(config: TransformerConfig, dtype, batch: int, rows: int, context: int) -> Work:
     """Count attention of rows that see the whole context and themselves; the tree is left out."""
-    used = 4 * config.num_layers * config.num_heads * config.head_dim * batch * rows * (context + 1)
+    wide = sum(c.num_heads * (c.head_dim + c.value_dim) for c in config.list_layers())
+    used = 2 * wide * batch * rows * (context + 1)
     return Work(batch * context * count_kv_bytes(config, dtype), used)
 
 

@@ -97,10 +97,15 @@ def make_request(batch: int) -> Request:
 def make_random_cache(config, batch: int, capacity: int, dtype) -> KVCache:
     """Make a cache of random rows, the same in every layer; its length is 0."""
     empty = jax.eval_shape(functools.partial(cache.allocate, config, batch, capacity, dtype))
-    k, v = (jax.random.normal(jax.random.key(i), empty.k.shape[1:], dtype) for i in (0, 1))
-    return KVCache(
-        *(jnp.broadcast_to(x, empty.k.shape) for x in (k, v)), jnp.zeros(batch, jnp.int32)
+
+    def draw(number: int, rows: jax.ShapeDtypeStruct) -> jax.Array:
+        drawn = jax.random.normal(jax.random.key(number), rows.shape[1:], dtype)
+        return jnp.broadcast_to(drawn, rows.shape)
+
+    k, v = (
+        jax.tree.map(functools.partial(draw, i), rows) for i, rows in enumerate((empty.k, empty.v))
     )
+    return KVCache(k, v, jnp.zeros(batch, jnp.int32))
 
 
 def make_random_draft(params: Params, drafter: str, batch: int, capacity: int) -> Any:
@@ -154,13 +159,13 @@ def make_state(
     Args:
       draft: from `make_random_draft`, or None.
     """
-    plan, batch = make_plan(params.spec, config), target.k.shape[1]
+    plan, batch = make_plan(params.spec, config), target.batch
     root, length = (jnp.full(batch, value, jnp.int32) for value in (1, context))
     own = None
     if plan.drafter is not None and draft is not None:
         # Rows of the drafter's cache per token. Rounds write the root and both lengths, so each
         # needs its own buffer.
-        rows = find_cache(draft).k.shape[3] // target.k.shape[3]
+        rows = find_cache(draft).capacity // target.capacity
         own = renew_draft(draft, jnp.full(batch, context * rows, jnp.int32))
     return begin_state(plan, root, target.replace(length=length), own, max_tokens=room)
 
@@ -267,7 +272,7 @@ def _absorb(round: Round, state: DecodeState, committed: Committed):
     new = committed.replace(features=features, position=state.cache.length, count=1 + _zero(state))
     state = absorb(round, state, new)
     # The whole cache counts as written, whichever row is read.
-    root = jnp.isnan(find_cache(state.draft).k[-1, :, -1, 0, 0]).astype(jnp.int32)
+    root = jnp.isnan(find_cache(state.draft).k[-1][-1, :, -1, 0, 0]).astype(jnp.int32)
     return state.replace(root=root), committed
 
 

@@ -57,7 +57,7 @@ def make_context_functions(
     def absorb(params: Any, cache: KVCache, target: TargetHead, new: Committed) -> KVCache:
         positions = new.position[:, None] + jnp.arange(new.token.shape[1])
         k, v = module.apply(params, new.features, positions, method="context_kv")
-        return append(cache, k, v, new.count)
+        return append(cache, (k,), (v,), new.count)
 
     return init, absorb
 

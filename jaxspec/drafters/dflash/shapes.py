@@ -9,8 +9,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxspec.core.cache import filled
 from jaxspec.core.config import TargetConfig, share_sizes
-from jaxspec.core.state import KVCache
 from jaxspec.drafters.dflash.network import BlockDrafter, BlockDrafterConfig
 
 
@@ -59,7 +59,7 @@ def init_backbone(
 
     def run(drafter: Any) -> jax.Array:
         keys, values = drafter.context_kv(features, row)
-        cache = KVCache(keys.swapaxes(2, 3), values.swapaxes(2, 3), row[0])
+        cache = filled((keys,), (values,), row[0])
         hidden = drafter(jnp.zeros((1, 1, config.hidden_size)), row, cache)
         touch(drafter, row, hidden)
         return hidden

@@ -102,16 +102,7 @@ def make_draft_model_drafter(config: DraftModelConfig) -> Drafter:
         params: Any, state: DraftModelState, target: TargetHead, root: jax.Array, rows: int
     ) -> tuple[Proposal, Scratch]:
         logits = project(params, state.hidden[:, None])
-        c, hidden = config.model, state.hidden
-        room = scratch.empty(
-            c.num_layers,
-            root.shape[0],
-            rows,
-            c.num_kv_heads,
-            c.head_dim,
-            c.hidden_size,
-            hidden.dtype,
-        )
+        room = scratch.empty(config.model, root.shape[0], rows, state.hidden.dtype)
         return Proposal(logits[:, None], hidden=state.hidden[:, None, None]), room
 
     def expand(

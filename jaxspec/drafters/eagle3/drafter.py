@@ -65,17 +65,15 @@ def make_eagle_drafter(config: EagleConfig) -> Drafter:
             params, embed(params, target, new.following), features, positions, prefix=prefix
         )
         last = last_row(hidden, new.count, state.hidden)
-        return EagleState(append(state.cache, k[None], v[None], new.count), last)
+        return EagleState(append(state.cache, (k[None],), (v[None],), new.count), last)
 
     def start(
         params: Any, state: EagleState, target: TargetHead, root: jax.Array, rows: int
     ) -> tuple[Proposal, Scratch]:
-        c, hidden = config, state.hidden[:, None]
+        hidden = state.hidden[:, None]
         # Row 0 represents the last pair. Its keys and values are in the cache, so the rows below
         # must not see it here too.
-        scratch = rows_of.empty(
-            1, root.shape[0], rows, c.num_kv_heads, c.head_dim, c.hidden_size, hidden.dtype
-        )
+        scratch = rows_of.empty(config, root.shape[0], rows, hidden.dtype)
         return propose(params, hidden), scratch.replace(hidden=scratch.hidden.at[:, :1].set(hidden))
 
     def expand(
@@ -92,10 +90,12 @@ def make_eagle_drafter(config: EagleConfig) -> Drafter:
         features = module.apply(params, before, method="feed")
         positions = state.cache.length[:, None] + nodes.depth - 1
         prefix = state.cache.prefix(0)
-        earlier = (scratch.k[0], scratch.v[0], first)
+        earlier = (*scratch.layer(0), first)
         embedded = embed(params, target, nodes.token)
         hidden, (k, v) = module.apply(params, embedded, features, positions, mask, prefix, earlier)
-        return propose(params, hidden), rows_of.write(scratch, k[None], v[None], hidden, first)
+        return propose(params, hidden), rows_of.write(
+            scratch, (k[None],), (v[None],), hidden, first
+        )
 
     sizes = config.feature_layers, config.depth, 1
     return Drafter(*sizes, init, absorb, start, expand, project=project)

@@ -90,7 +90,7 @@ def _absorb(
     x, memory = apply(target.embed(new.following), fused, state.memory[:, -1], method="read")
     k, v = apply(x, new.position[:, None] + jnp.arange(x.shape[1]), method="context_kv")
     return FalconState(
-        append(state.cache, k, v, new.count),
+        append(state.cache, (k,), (v,), new.count),
         _slide(state.token, new.following, new.count),
         _slide(state.fused, fused, new.count),
         _slide(state.memory, memory, new.count),
@@ -111,8 +111,8 @@ def _start(
     hidden, (k, v) = apply(x, positions, full_mask(batch, slots), _before(config, state))
     proposal, best = _propose(config, params, hidden, 1)
     row = jnp.concatenate([state.fused, hidden, memory], -1)
-    kept = scratches.empty(1, batch, rows, k.shape[3], k.shape[4], row.shape[-1], hidden.dtype)
-    kept = scratches.write(kept, k, v, row, 0)
+    kept = scratches.empty(config, batch, rows, hidden.dtype, row.shape[-1])
+    kept = scratches.write(kept, (k,), (v,), row, 0)
     kept = kept.replace(visible=kept.visible.at[:, :slots, :slots].set(jnp.tri(slots, dtype=bool)))
     none = jnp.zeros((batch, rows), jnp.int32)
     tokens, best = (none.at[:, :slots].set(x) for x in (state.token, best))
@@ -142,13 +142,13 @@ def _expand(
     positions = (
         state.cache.length[:, None, None] + nodes.depth[..., None] + jnp.arange(slots) - slots
     )
-    earlier = (kept.k[0], kept.v[0], first)
+    earlier = (*kept.layer(0), first)
     mask = _relaxed(kept, count, slots, first)
     before = _before(config, state)
     hidden, (k, v) = apply(x, positions.reshape(batch, -1), mask, before, earlier)
     proposal, best = _propose(config, params, hidden, count)
     row = jnp.concatenate([feature.reshape(x.shape), hidden, memory], -1)
-    kept = scratches.write(kept, k, v, row, first)
+    kept = scratches.write(kept, (k,), (v,), row, first)
     written = ((scratch.token, token.reshape(batch, -1)), (scratch.best, best))
     return proposal, FalconRows(
         kept, *(jax.lax.dynamic_update_slice(old, new, (0, first)) for old, new in written)
@@ -162,7 +162,7 @@ def _applied(config: FalconConfig, params: Any) -> Callable[..., Any]:
 def _before(config: FalconConfig, state: FalconState) -> tuple[Any, ...]:
     """Return the cached pairs before the root's block, as the attention's prefix."""
     length = jnp.maximum(state.cache.length - config.slots, 0)
-    return state.cache.k, state.cache.v, 0, length, None
+    return state.cache.replace(length=length).prefix(0)
 
 
 def _propose(

@@ -58,7 +58,7 @@ def make_griffin_drafter(config: GriffinConfig) -> Drafter:
             params, tokens, features, positions, prefix=prefix
         )
         return GriffinState(
-            append(state.cache, k[None], v[None], new.count),
+            append(state.cache, (k[None],), (v[None],), new.count),
             last_row(predict, new.count, state.predict),
             last_row(regress, new.count, state.regress),
         )
@@ -66,12 +66,10 @@ def make_griffin_drafter(config: GriffinConfig) -> Drafter:
     def start(
         params: Any, state: GriffinState, target: TargetHead, root: jax.Array, rows: int
     ) -> tuple[Proposal, Scratch]:
-        c, regress = config, state.regress[:, None]
+        regress = state.regress[:, None]
         # Row 0 represents the last pair. Its keys and values are in the cache, so the rows below
         # must not see it here too.
-        scratch = rows_of.empty(
-            1, root.shape[0], rows, c.num_kv_heads, c.head_dim, c.hidden_size, regress.dtype
-        )
+        scratch = rows_of.empty(config, root.shape[0], rows, regress.dtype)
         hidden = scratch.hidden.at[:, :1].set(regress)
         return propose(target, state.predict[:, None]), scratch.replace(hidden=hidden)
 
@@ -88,11 +86,11 @@ def make_griffin_drafter(config: GriffinConfig) -> Drafter:
         features = jnp.take_along_axis(scratch.hidden, nodes.source[..., None], axis=1)
         positions = state.cache.length[:, None] + nodes.depth - 1
         prefix = state.cache.prefix(0)
-        earlier = (scratch.k[0], scratch.v[0], first)
+        earlier = (*scratch.layer(0), first)
         (predict, regress), (k, v) = module.apply(
             params, target.embed(nodes.token), features, positions, mask, prefix, earlier
         )
-        scratch = rows_of.write(scratch, k[None], v[None], regress, first)
+        scratch = rows_of.write(scratch, (k[None],), (v[None],), regress, first)
         return propose(target, predict), scratch
 
     return Drafter(config.feature_layers, config.depth, 1, init, absorb, start, expand)

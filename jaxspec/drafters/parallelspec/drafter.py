@@ -50,7 +50,7 @@ def make_parallelspec_drafter(config: ParallelSpecConfig) -> Drafter:
         positions = committed.position[:, None] + jnp.arange(fused.shape[1])
         k, v = apply(target.embed(committed.following), fused, positions, method="context_kv")
         return ParallelSpecState(
-            append(state.cache, k, v, committed.count),
+            append(state.cache, (k,), (v,), committed.count),
             last_row(fused, committed.count, state.fused),
         )
 

@@ -139,7 +139,7 @@ def _read(
         return jnp.where(some[:, None, None, None], new.astype(old.dtype), old)
 
     return SpecBlockState(
-        append(state.cache, k, v, count * slots),
+        append(state.cache, (k,), (v,), count * slots),
         keep(jnp.take_along_axis(k, last[None, :, :, None, None], axis=2), state.k),
         keep(jnp.take_along_axis(v, last[None, :, :, None, None], axis=2), state.v),
         jnp.where(
@@ -158,11 +158,9 @@ def _start(
     root: jax.Array,
     rows: int,
 ) -> tuple[Proposal, Scratch]:
-    c, slots, batch = config, config.slots, root.shape[0]
-    scratch = rows_of.empty(
-        c.num_layers, batch, rows, c.num_kv_heads, c.head_dim, c.hidden_size, state.hidden.dtype
-    )
-    scratch = rows_of.write(scratch, state.k, state.v, state.hidden, 0)
+    slots, batch = config.slots, root.shape[0]
+    scratch = rows_of.empty(config, batch, rows, state.hidden.dtype)
+    scratch = rows_of.write(scratch, (state.k,), (state.v,), state.hidden, 0)
     causal = jnp.broadcast_to(jnp.tri(slots, dtype=bool), (batch, slots, slots))
     scratch = scratch.replace(visible=scratch.visible.at[:, :slots, :slots].set(causal))
     return _propose(config, params, state.hidden[:, None]), scratch
@@ -191,10 +189,10 @@ def _expand(
         slot_positions(places, slots),
         mask,
         state.cache.replace(length=before),
-        (scratch.k, scratch.v, first),
+        (scratch.k[0], scratch.v[0], first),
     )
     proposal = _propose(config, params, hidden.reshape(batch, count, slots, -1))
-    return proposal, rows_of.write(scratch, k, v, hidden, first)
+    return proposal, rows_of.write(scratch, (k,), (v,), hidden, first)
 
 
 def _propose(config: SpecBlockConfig, params: Any, hidden: jax.Array) -> Proposal:

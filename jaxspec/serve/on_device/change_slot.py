@@ -37,9 +37,10 @@ def copy_slot(params: Params, state: SlotsState, slots: jax.Array, *, config: Co
         one = jax.lax.dynamic_slice_in_dim(rows, source, 1, 1)
         return jax.lax.dynamic_update_slice_in_dim(rows, one, target, 1)
 
-    decode = decode.replace(cache=cache.replace(k=copy(cache.k), v=copy(cache.v)))
+    k, v = jax.tree.map(copy, (cache.k, cache.v))
+    decode = decode.replace(cache=cache.replace(k=k, v=v))
     if drafter is not None:
-        shapes = shapes_of_drafts(params, config, cache.k.shape[3])
+        shapes = shapes_of_drafts(params, config, cache.capacity)
         one = take_slot(decode.draft, shapes, source)
         decode = decode.replace(draft=put_slot(decode.draft, one, shapes, target))
     return place_slots(state.replace(decode=decode))
@@ -75,9 +76,10 @@ def clean_slot(params: Params, state: SlotsState, slot: jax.Array, *, config: Co
         zeros = jnp.zeros((rows.shape[0], 1, *rows.shape[2:]), rows.dtype)
         return jax.lax.dynamic_update_slice_in_dim(rows, zeros, slot, 1)
 
-    decode = decode.replace(cache=cache.replace(k=clean(cache.k), v=clean(cache.v)))
+    k, v = jax.tree.map(clean, (cache.k, cache.v))
+    decode = decode.replace(cache=cache.replace(k=k, v=v))
     if drafter is not None:
-        capacity = cache.k.shape[3]
+        capacity = cache.capacity
         shapes = shapes_of_drafts(params, config, capacity)
         new = init_drafts(params.spec, config, 1, capacity, params.dtype)
         pending = decode.pending

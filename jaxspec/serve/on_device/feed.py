@@ -62,9 +62,9 @@ def feed(
     known = hold_sequence(cache, start[None], slot)
     draft = shapes = None
     if round.plan.drafter:
-        shapes = shapes_of_drafts(params, config, cache.k.shape[3])
-        new = round.plan.drafter.init(1, cache.k.shape[3], params.dtype)
-        draft = _rewind(take_slot(decode.draft, shapes, slot), new, start, cache.k.shape[3])
+        shapes = shapes_of_drafts(params, config, cache.capacity)
+        new = round.plan.drafter.init(1, cache.capacity, params.dtype)
+        draft = _rewind(take_slot(decode.draft, shapes, slot), new, start, cache.capacity)
 
     evidence = state.evidence if config.evidence else None
 
@@ -112,9 +112,9 @@ def _rewind(draft: Any, new: Any, length: jax.Array, capacity: int) -> Any:
     def rewind(part: Any, fresh: Any) -> Any:
         if not isinstance(part, KVCache):
             return jnp.where(length == 0, fresh, part)
-        held = length * (part.k.shape[3] // capacity)
-        kept = (jnp.arange(part.k.shape[3]) < held)[:, None]
-        k, v = (jnp.where(kept, rows, 0) for rows in (part.k, part.v))
+        held = length * (part.capacity // capacity)
+        kept = (jnp.arange(part.capacity) < held)[:, None]
+        k, v = jax.tree.map(lambda rows: jnp.where(kept, rows, 0), (part.k, part.v))
         return KVCache(k, v, jnp.full_like(part.length, held))
 
     return jax.tree.map(rewind, draft, new, is_leaf=lambda part: isinstance(part, KVCache))

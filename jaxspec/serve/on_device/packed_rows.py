@@ -112,11 +112,12 @@ def _verify_rows(
     accepted = accept_match(tree, own[packing.place], longest - 1)
     at = jnp.take_along_axis(packing.place, accepted.path, axis=1)
     hidden = out.hidden[0][at] if with_hidden else None
-    k, v, features = out.k[:, 0][:, at], out.v[:, 0][:, at], out.features[0][at]
+    k, v = jax.tree.map(lambda rows: rows[:, 0][:, at], (out.k, out.v))
+    features = out.features[0][at]
     # Slots without rows commit nothing, yet their caches are written behind their sequences: with
     # zeros, not with another slot's rows, which may not be finite.
     decodes = tree.size > 0
-    k, v = (jnp.where(decodes[:, None, None, None], x, 0) for x in (k, v))
+    k, v = jax.tree.map(lambda x: jnp.where(decodes[:, None, None, None], x, 0), (k, v))
     features = jnp.where(decodes[:, None, None], features, 0)
     wrong = ~jnp.isfinite(out.hidden[0]).all(-1)[packing.place].all(-1)
     return Verified(accepted, k, v, features, hidden), wrong & decodes

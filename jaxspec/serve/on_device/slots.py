@@ -130,7 +130,7 @@ def find_axes(params: Params, config: Config, state: SlotsState) -> Any:
     Args:
       state: of the slots; only its shapes are read.
     """
-    capacity, keep_hidden = state.decode.cache.k.shape[3], state.hidden is not None
+    capacity, keep_hidden = state.decode.cache.capacity, state.hidden is not None
     one, two = (
         jax.eval_shape(
             lambda count=count: _make_slots(

@@ -20,7 +20,7 @@ from jaxspec.targets.layouts.registry import is_per_output
 from jaxspec.targets.sharding.shares import Split, find_split, share_of
 from jaxspec.targets.transformer import ForwardOutput, Transformer
 
-# Caches [L, B, K, S, D], and new rows [L, B, T, K, D].
+# Caches of each group [L, B, K, S, D], and new rows [L, B, T, K, D].
 CACHE = PartitionSpec(None, None, MODEL)
 ROWS = PartitionSpec(None, None, None, MODEL)
 

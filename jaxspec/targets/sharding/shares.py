@@ -69,10 +69,10 @@ def choose_experts(
             f"experts is 'expert', and the target has {count} experts for {devices} "
             f"device{'s' if devices > 1 else ''}: {_advise(config, 'expert', most)}"
         )
-    return _replace_layers(config, lambda c: {"moe": _share_moe(c.moe, devices=devices)})
+    return replace_layers(config, lambda c: {"moe": _share_moe(c.moe, devices=devices)})
 
 
-def _replace_layers(config: TargetConfig, change: Callable[[LayerConfig], dict]) -> TargetConfig:
+def replace_layers(config: TargetConfig, change: Callable[[LayerConfig], dict]) -> TargetConfig:
     """Change fields of a config and of those of its layers: what `change` returns for each."""
     layers = tuple(dataclasses.replace(layer, **change(layer)) for layer in config.layers)
     return dataclasses.replace(config, **change(config), layers=layers)
@@ -102,7 +102,7 @@ def widen(config: TargetConfig, devices: int, most: int | None = None) -> Target
         raise ValueError(
             f"{devices} devices cannot share {misfit}: {_advise(config, experts, most)}"
         )
-    wide = _replace_layers(config, lambda c: {"num_kv_heads": max(c.num_kv_heads, devices)})
+    wide = replace_layers(config, lambda c: {"num_kv_heads": max(c.num_kv_heads, devices)})
     return dataclasses.replace(wide, tie_embeddings=False)
 
 
@@ -163,7 +163,7 @@ def share_of(config: TargetConfig, devices: int) -> TargetConfig:
             "moe": moe,
         }
 
-    return dataclasses.replace(_replace_layers(config, share), tie_embeddings=True)
+    return dataclasses.replace(replace_layers(config, share), tie_embeddings=True)
 
 
 def find_split(
@@ -230,17 +230,19 @@ def _order_heads(layer: LayerConfig, devices: int, kinds: str) -> np.ndarray:
     """
     queries, keys = layer.num_heads, layer.num_kv_heads
     start, before = {}, 0
-    for kind in kinds:
-        start[kind], before = before, before + (queries if kind == "q" else keys)
-    heads: list[int] = []
+    for kind, count in zip("qkv", layer.count_columns(), strict=True):
+        if kind in kinds:
+            start[kind], before = before, before + count
+    columns: list[np.ndarray] = []
     for device in range(devices):
         first = device * keys // devices
         own = range(first, first + max(keys // devices, 1))
         asked = range(device * queries // devices, (device + 1) * queries // devices)
         for kind in kinds:
-            heads += [start[kind] + head for head in (asked if kind == "q" else own)]
-    columns = np.array(heads)[:, None] * layer.head_dim + np.arange(layer.head_dim)
-    return columns.reshape(devices, -1)
+            width = layer.value_dim if kind == "v" else layer.head_dim
+            heads = np.array(asked if kind == "q" else own)[:, None]
+            columns.append((start[kind] + heads * width + np.arange(width)).ravel())
+    return np.concatenate(columns).reshape(devices, -1)
 
 
 def _order_gate_up(width: int, devices: int) -> np.ndarray:

@@ -27,14 +27,14 @@ def place_state(state: DecodeState) -> DecodeState:
 
 def place_cache(cache: KVCache) -> KVCache:
     """Split a traced cache of the target by kv head."""
-    return jax.tree.map(constrain, cache, _find_cache_specs())
+    return jax.tree.map(constrain, cache, _find_cache_specs(cache))
 
 
 def find_specs(state: DecodeState) -> DecodeState:
     """Return where the arrays of a state lie, a `PartitionSpec` for each."""
     specs = jax.tree.map(lambda array: PartitionSpec(), state)
     counts = None if state.counts is None else find_counts_spec(state.counts)
-    return specs.replace(cache=_find_cache_specs(), counts=counts)
+    return specs.replace(cache=_find_cache_specs(state.cache), counts=counts)
 
 
 def find_counts_spec(counts: jax.Array) -> PartitionSpec:
@@ -42,7 +42,5 @@ def find_counts_spec(counts: jax.Array) -> PartitionSpec:
     return PartitionSpec(None, MODEL) if is_split(counts) else PartitionSpec()
 
 
-def _find_cache_specs() -> KVCache:
-    heads: Any = CACHE
-    whole: Any = PartitionSpec()
-    return KVCache(heads, heads, whole)
+def _find_cache_specs(cache: Any) -> Any:
+    return jax.tree.map(lambda array: CACHE if array.ndim == 5 else PartitionSpec(), cache)

@@ -44,7 +44,7 @@ def toy():
 
     def touch(drafter, features, block, positions):
         keys, values = drafter.context_kv(features, positions)
-        return drafter(block, positions, filled(keys, values, jnp.ones(1, jnp.int32)))
+        return drafter(block, positions, filled((keys,), (values,), jnp.ones(1, jnp.int32)))
 
     block, positions = jnp.zeros((1, 2, 16)), jnp.zeros((1, 2), jnp.int32)
     variables = jax.jit(Transformer(target).init)(jax.random.key(0), positions, positions)

@@ -121,7 +121,7 @@ def context(variables, length=6):
     features = jnp.asarray(rows(1, length, 32, seed=9))
     positions = jnp.arange(length)[None]
     k, v = DFlash2(CONFIG).apply(variables, features, positions, method="context_kv")
-    return append(allocate(CONFIG, 1, 16, jnp.float32), k, v, jnp.array([length]))
+    return append(allocate(CONFIG, 1, 16, jnp.float32), (k,), (v,), jnp.array([length]))
 
 
 @pytest.mark.thorough

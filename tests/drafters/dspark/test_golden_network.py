@@ -36,7 +36,7 @@ class Golden:
     def absorb(self, cache, features):
         positions = cache.length[:, None] + jnp.arange(features.shape[1])
         k, v = self.apply(jnp.asarray(features), positions, method="context_kv")
-        return append(cache, k, v, jnp.array([features.shape[1]]))
+        return append(cache, (k,), (v,), jnp.array([features.shape[1]]))
 
     def draft(self, cache, anchor):
         """Hidden states of the block after `anchor`."""
@@ -75,8 +75,8 @@ def test_context_and_block(found):
         method=lambda drafter, features: drafter.backbone.context(features),
     )
     close(context, arrays["ctx_fused"])
-    close(cache.k[0, :, :, :length], arrays["cache_k_layer0"])
-    close(cache.v[0, :, :, :length], arrays["cache_v_layer0"])
+    close(cache.k[0][0, :, :, :length], arrays["cache_k_layer0"])
+    close(cache.v[0][0, :, :, :length], arrays["cache_v_layer0"])
     close(hidden, arrays["block_hidden"])
     close(golden.target.logits(hidden), arrays["base_logits"])
 

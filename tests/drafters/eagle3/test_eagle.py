@@ -73,7 +73,7 @@ class Golden:
         np.testing.assert_allclose(
             state.hidden, self.arrays[f"{name}_call0_out"][:, last], atol=TOLERANCE
         )
-        for held, wanted in ((state.cache.k, "stable_k"), (state.cache.v, "stable_v")):
+        for held, wanted in ((*state.cache.k, "stable_k"), (*state.cache.v, "stable_v")):
             np.testing.assert_allclose(
                 held[0, :, :, :pairs], self.arrays[f"{name}_{wanted}"], atol=TOLERANCE
             )

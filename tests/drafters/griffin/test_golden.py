@@ -116,7 +116,7 @@ class Build:
         first = {key: INFER[f"{name}_call0_{key}"] for key in ("predict", "regress", "logits")}
         close(state.predict, first["predict"][:, -1])
         close(state.regress, first["regress"][:, -1])
-        for held, wanted in ((state.cache.k, "stable_k"), (state.cache.v, "stable_v")):
+        for held, wanted in ((*state.cache.k, "stable_k"), (*state.cache.v, "stable_v")):
             close(held[0, :, :, :pairs], INFER[f"{name}_{wanted}"])
         proposal, scratch = self.start(state)
         close(proposal.logits[:, :, 0], first["logits"][:, -1:])

@@ -126,8 +126,8 @@ def test_first_block_and_cache(recorded, first_block):
     rows, slots = recorded.first * recorded.slots, recorded.slots
     assert int(state.cache.length[0]) == rows
     for layer in range(recorded.config.num_layers):
-        close(state.cache.k[layer][:, :, :rows], recorded.arrays[f"a_cache_k{layer}"])
-        close(state.cache.v[layer][:, :, :rows], recorded.arrays[f"a_cache_v{layer}"])
+        close(state.cache.k[0][layer][:, :, :rows], recorded.arrays[f"a_cache_k{layer}"])
+        close(state.cache.v[0][layer][:, :, :rows], recorded.arrays[f"a_cache_v{layer}"])
         close(
             scratch.k[layer][:, :slots].swapaxes(1, 2),
             recorded.arrays[f"a_cache_k{layer}"][:, :, -slots:],
@@ -166,7 +166,7 @@ def test_committing_more_pairs(recorded, first_block):
     np.testing.assert_array_equal(same.hidden, first_block[0].hidden)
     np.testing.assert_array_equal(same.k, first_block[0].k)
     np.testing.assert_array_equal(
-        same.cache.k[..., :rows, :], first_block[0].cache.k[..., :rows, :]
+        same.cache.k[0][..., :rows, :], first_block[0].cache.k[0][..., :rows, :]
     )
     assert int(same.cache.length[0]) == rows
 

@@ -39,7 +39,7 @@ class Drafts:
     def absorb(self, cache, features):
         positions = cache.length[:, None] + jnp.arange(features.shape[1])
         k, v = self.apply(jnp.asarray(features), positions, method="context_kv")
-        return append(cache, k, v, jnp.array([features.shape[1]]))
+        return append(cache, (k,), (v,), jnp.array([features.shape[1]]))
 
     def block(self, cache, anchor):
         """Slots of the block after `anchor`, before the final norm."""
@@ -92,8 +92,8 @@ def test_context_and_block(drafts, context):
         method=lambda drafter, features: drafter.backbone.context(features),
     )
     close(fused, DATA["ctx_fused"])
-    close(context.k[0, :, :, :LENGTH], DATA["cache_k_layer0"])
-    close(context.v[0, :, :, :LENGTH], DATA["cache_v_layer0"])
+    close(context.k[0][0, :, :, :LENGTH], DATA["cache_k_layer0"])
+    close(context.v[0][0, :, :, :LENGTH], DATA["cache_v_layer0"])
     ids, residual = drafts.block(context, DATA["input_ids"][0, LENGTH])
     np.testing.assert_array_equal(ids, DATA["draft_input_ids"])
     close(residual, DATA["block_hidden_pre_norm"])

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.cache import filled
-from jaxspec.core.state import KVCache
 from jaxspec.drafters.dflash.network import BlockDrafter, BlockDrafterConfig
 
 from ...loss.slot_losses import map_anchors
@@ -43,7 +42,8 @@ def block_hidden(
     """
     drafter = BlockDrafter(config)
     anchors, positions = batch["anchors"], batch["positions"]
-    context = filled(*drafter.apply(params, features, positions, method="context_kv"), None)
+    k, v = drafter.apply(params, features, positions, method="context_kv")
+    context = filled((k,), (v,), None)
     starts = jnp.take_along_axis(positions, anchors, axis=1)
     roots = jnp.take_along_axis(batch["tokens"], anchors, axis=1)
 
@@ -56,7 +56,7 @@ def block_hidden(
             params,
             rows,
             places,
-            KVCache(context.k, context.v, start),
+            context.replace(length=start),
             anchor - start,
             method=method,
         )

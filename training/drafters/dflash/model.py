@@ -97,7 +97,7 @@ def init_block_drafter(config: BlockDrafterConfig, seed: int):
 
     def touch(drafter: BlockDrafter, features, block, positions):
         keys, values = drafter.context_kv(features, positions)
-        return drafter(block, positions, filled(keys, values, jnp.ones(1, jnp.int32)))
+        return drafter(block, positions, filled((keys,), (values,), jnp.ones(1, jnp.int32)))
 
     features = jnp.zeros((1, 2, len(config.feature_layers) * config.target_hidden_size))
     block, positions = jnp.zeros((1, 2, config.hidden_size)), jnp.zeros((1, 2), jnp.int32)

@@ -125,14 +125,14 @@ def chain_hidden(
     # No token follows the last column, so its pair is wrong; no chain reads it.
     after = jnp.take(embedding, jnp.roll(batch["tokens"], -1, axis=1), axis=0)
     k, v = drafter.apply(params, after, fused, positions, method="keys_values")
-    context = filled(k[None], v[None], None)
+    context = filled((k[None],), (v[None],), None)
     pairs = jnp.maximum(batch["anchors"] - 1, 0)
     ahead = jnp.minimum(batch["anchors"][..., None] + jnp.arange(steps), positions.shape[1] - 1)
     drafted = gather(batch["tokens"], ahead)
 
     def chain(pair):
         index, place, feature, tokens = pair
-        prefix = (context.k, context.v, 0, place, index - place)
+        prefix = context.replace(length=place).prefix(0, index - place)
 
         def step(carry, this):
             feature, keys, values = carry

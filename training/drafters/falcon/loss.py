@@ -147,7 +147,8 @@ def make_chains(
     x, memory = model.apply(
         params, jnp.take(embedding, following, axis=0), fused, empty, positions == 0, method="read"
     )
-    context = filled(*model.apply(params, x, positions, method="context_kv"), None)
+    k, v = model.apply(params, x, positions, method="context_kv")
+    context = filled((k,), (v,), None)
     start = gather(positions, anchors)
 
     def window(rows, at):
@@ -171,7 +172,8 @@ def make_chains(
         keys = values = jnp.zeros(
             (batch_size, rows, config.num_kv_heads, config.head_dim), feature.dtype
         )
-        prefix = (context.k, context.v, 0, jnp.maximum(place - slots, 0), anchor - place)
+        before = context.replace(length=jnp.maximum(place - slots, 0))
+        prefix = before.prefix(0, anchor - place)
         out = []
         for block in range(blocks):
             read = (jnp.take(embedding, tokens, axis=0), feature, past)
