@@ -29,6 +29,9 @@ class MoEConfig:
         gate and up clipped to the limit; None: as in dense layers.
       shared_ffn_size: width of an expert that every token uses; 0: there is none.
       shared_gate: whether that expert's result is multiplied by a sigmoid of a projection.
+      beside_dense: whether a dense feed-forward runs too, each result with a norm of its own. The
+        router then reads the stream itself, normalised and scaled, and the weight of an expert has
+        a factor (Gemma 4).
       devices: number of devices that each hold some of the experts whole; 1: every device holds
         all experts, or a share of each.
     """
@@ -46,6 +49,7 @@ class MoEConfig:
     clamp: tuple[float, float] | None = None
     shared_ffn_size: int = 0
     shared_gate: bool = False
+    beside_dense: bool = False
     devices: int = 1
 
 
@@ -77,7 +81,14 @@ class LayerConfig:
       residual_scale: factor of what attention and feed-forward add to the stream (Granite).
       position_growth: (a, b): queries at position p grow by 1 + a log(1 + floor(p / b)) (Ministral
         3); None: not at all.
-      moe: sparse feed-forward in place of the dense one; None: dense.
+      moe: sparse feed-forward in place of the dense one, or beside it; None: dense.
+      k_is_v: whether values are what keys are projected to, before their norm (Gemma 4).
+      v_norm: whether values are divided by their root mean square.
+      v_scale: factor of values (MiMo).
+      kv_source: the layer whose keys and values this one reads, which has none of its own then.
+      per_layer_size: width P of inputs that every token has for every layer, which a layer adds
+        through a gate (Gemma 3n and 4); 0: there are none.
+      output_scale: whether a layer's result is multiplied by a stored number.
     """
 
     hidden_size: int
@@ -102,6 +113,12 @@ class LayerConfig:
     residual_scale: float = 1.0
     position_growth: tuple[float, float] | None = None
     moe: MoEConfig | None = None
+    k_is_v: bool = False
+    v_norm: bool = False
+    v_scale: float = 1.0
+    kv_source: int | None = None
+    per_layer_size: int = 0
+    output_scale: bool = False
 
     @property
     def value_dim(self) -> int:
@@ -111,7 +128,13 @@ class LayerConfig:
     def count_columns(self) -> tuple[int, int, int]:
         """Count the columns of the projections to queries, to keys and to values."""
         keys, values = (self.num_kv_heads * width for width in (self.head_dim, self.value_dim))
-        return self.num_heads * self.head_dim, keys, values
+        if self.kv_source is not None:
+            keys = values = 0
+        return self.num_heads * self.head_dim, keys, 0 if self.k_is_v else values
+
+    def has_dense(self) -> bool:
+        """Whether the layer has a dense feed-forward."""
+        return self.moe is None or self.moe.beside_dense
 
 
 class CacheGroup(NamedTuple):
@@ -150,20 +173,27 @@ class TransformerConfig(LayerConfig):
         return (layer_of(self),) * self.num_layers
 
     def list_cache_groups(self) -> tuple[CacheGroup, ...]:
-        """List the groups of layers that a cache stacks, in the order of their first layers."""
+        """List the groups of layers that a cache stacks, in the order of their first layers.
+
+        Layers that read another layer's keys and values are in none.
+        """
         found: dict[tuple[int, int, int], list[int]] = {}
         for i, c in enumerate(self.list_layers()):
-            found.setdefault((c.num_kv_heads, c.head_dim, c.value_dim), []).append(i)
+            if c.kv_source is None:
+                found.setdefault((c.num_kv_heads, c.head_dim, c.value_dim), []).append(i)
         return tuple(CacheGroup(*sizes, tuple(layers)) for sizes, layers in found.items())
 
     def list_cache_places(self) -> tuple[tuple[int, int], ...]:
-        """List the place of every layer in a cache: its group, and its index there."""
+        """List where the keys and values that every layer reads are: the group, and the index
+        there.
+        """
         found = {
             layer: (number, index)
             for number, group in enumerate(self.list_cache_groups())
             for index, layer in enumerate(group.layers)
         }
-        return tuple(found[layer] for layer in range(self.num_layers))
+        sources = [c.kv_source for c in self.list_layers()]
+        return tuple(found[i if own is None else own] for i, own in enumerate(sources))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -178,6 +208,7 @@ class TargetConfig(TransformerConfig):
       embedding_scale: factor of the embeddings (Gemma: E ** 0.5).
       logit_scale: factor of the logits (Granite).
       softcap: bound c of the logits, c tanh(logits / c); None: there is none.
+      per_layer_vocab_size: rows of the table of tokens' inputs for every layer.
       layers: configs of the layers, where they differ; empty if all are as the fields above say.
         Those describe the model as a whole then: its full attention, and its experts. Sizes of
         heads are those that config.json states first.
@@ -190,6 +221,7 @@ class TargetConfig(TransformerConfig):
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
     softcap: float | None = None
+    per_layer_vocab_size: int = 0
     layers: tuple[LayerConfig, ...] = ()
 
     def __post_init__(self):

@@ -50,7 +50,7 @@ def paper_flops(config: TargetConfig, new: ArrayLike, cached: ArrayLike) -> Arra
     s, e, total = new, config.hidden_size, 2 * new * config.hidden_size * config.vocab_size
     for c in config.list_layers():
         heads = c.num_heads * (c.head_dim + c.value_dim)
-        products = 2 * s * e * (heads + sum(c.count_columns()[1:]))
+        products = 2 * s * e * (c.num_heads * c.value_dim + sum(c.count_columns()))
         total = total + products + 2 * s * (cached + s) * heads + 6 * s * e * c.ffn_size
     return total
 
@@ -62,8 +62,9 @@ def paper_bytes(
     s, e, v = new, config.hidden_size, config.vocab_size
     total = 2 * v * e + s * (e + v)
     for c in config.list_layers():
-        heads, kv = c.num_heads * (c.head_dim + c.value_dim), sum(c.count_columns()[1:])
-        weights = e * (heads + kv) + 3 * e * c.ffn_size
+        heads, kv = (n * (c.head_dim + c.value_dim) for n in (c.num_heads, c.num_kv_heads))
+        products = c.num_heads * c.value_dim + sum(c.count_columns())
+        weights = e * products + 3 * e * c.ffn_size
         activations = 2 * s * (2 * e + heads + 2 * c.ffn_size) + 2 * c.num_heads * s * (cached + s)
         total = total + weights + kv * (cached + 2 * s) + activations
     return itemsize * total

@@ -71,7 +71,7 @@ def count_weights(config: TargetConfig, devices: int, itemsize: float = 2) -> We
         for layer in c.list_layers()
     )
     sparse = c.count_sparse()
-    dense = 3 * width * sum(layer.ffn_size for layer in c.list_layers() if layer.moe is None)
+    dense = 3 * width * sum(layer.ffn_size for layer in c.list_layers() if layer.has_dense())
     table = c.vocab_size * width
     shared = attention + dense + table
     experts = routers = used = 0.0

@@ -49,8 +49,9 @@ def list_attention(
     path = (f"layers_{index}", "attention")
     queries, keys, values = c.count_columns()
     parts, leaves = {"q": queries, "k": keys, "v": values}, []
-    for module in ("qkv",) if fused else ("q", "kv"):
-        stored = {f"{names}.{x}_proj": parts[x] for x in module}
+    modules = ("qkv",) if fused else ("q", "kv")
+    for module in modules if c.kv_source is None else ("q",):
+        stored = {f"{names}.{x}_proj": parts[x] for x in module if parts[x]}
         if joined:
             stored = {f"{names}.qkv_proj": queries + keys + values}
         leaves += linear(
@@ -64,6 +65,7 @@ def list_attention(
         leaves += [
             vector((*path, f"{x}_norm"), f"{names}.{x}_norm", size)
             for x, size in zip("qk", sizes, strict=True)
+            if x == "q" or c.kv_source is None
         ]
     if c.sinks:
         leaves.append(Leaf((*path, "sinks"), ((f"{names}.sinks",),), ((c.num_heads,),)))
@@ -78,6 +80,23 @@ def list_mlp(
     return list_gated(
         (f"layers_{index}", "mlp"), names, config.hidden_size, config.ffn_size, joined
     )
+
+
+def list_ends(config: LayerConfig, index: int, prefix: str = "model.") -> list[Leaf]:
+    """List the leaves of what comes behind a layer's feed-forward: the tokens' inputs for the
+    layer, and the factor of its result.
+    """
+    c, path, name = config, f"layers_{index}", f"{prefix}layers.{index}"
+    leaves = []
+    if c.per_layer_size:
+        inner, outer = c.per_layer_size, c.hidden_size
+        gate, projection = f"{name}.per_layer_input_gate", f"{name}.per_layer_projection"
+        leaves += linear((path, "per_layer_gate"), [gate], outer, [inner], False)
+        leaves += linear((path, "per_layer_projection"), [projection], inner, [outer], False)
+        leaves.append(vector((path, "per_layer_norm"), f"{name}.post_per_layer_input_norm", outer))
+    if c.output_scale:
+        leaves.append(Leaf((path, "output_scale"), ((f"{name}.layer_scalar",),), ((1,),)))
+    return leaves
 
 
 def list_gated(

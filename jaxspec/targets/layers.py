@@ -15,17 +15,17 @@ from jaxspec.targets.attention import attend
 from jaxspec.targets.linear import Linear
 from jaxspec.targets.mlp import GatedMLP, choose_parts
 from jaxspec.targets.moe import SparseMLP
-from jaxspec.targets.norm import RMSNorm, add_normalize, norm_of
+from jaxspec.targets.norm import RMSNorm, add_normalize, divide_by_size, norm_of
 from pallas_kernels import heads
-from pallas_kernels.reference import add_parts, apply_rope
+from pallas_kernels.reference import Gate, add_parts, apply_rope, gate_units
 
 
 class Attention(nn.Module):
     """Grouped-query attention of new rows over a cached prefix and each other.
 
     It also returns keys and values of the new rows. With `fused`, queries, keys and values come
-    from one product, and `keys_values` has no weights to use. With `axis`, this is one device's
-    share of the heads.
+    from one product, and `keys_values` has no weights to use. A layer that reads another one's keys
+    and values projects queries alone. With `axis`, this is one device's share of the heads.
     """
 
     config: LayerConfig
@@ -35,7 +35,9 @@ class Attention(nn.Module):
     def setup(self):
         c = self.config
         queries, keys, values = c.count_columns()
-        if self.fused:
+        if c.kv_source is not None:
+            self.q = Linear(queries, c.qkv_bias)
+        elif self.fused:
             self.qkv = Linear(queries + keys + values, c.qkv_bias)
         else:
             self.q = Linear(queries, c.qkv_bias)
@@ -44,7 +46,7 @@ class Attention(nn.Module):
         if c.qk_norm:
             axis = self.axis if c.qk_norm_whole else None
             self.q_norm = RMSNorm(norm_of(c), axis)
-            self.k_norm = RMSNorm(norm_of(c), axis)
+            self.k_norm = RMSNorm(norm_of(c), axis) if c.kv_source is None else None
         if c.sinks:
             self.sinks = self.param("sinks", nn.initializers.zeros, (c.num_heads,))
 
@@ -54,9 +56,14 @@ class Attention(nn.Module):
 
     def _rotated(self, kv: jax.Array, rope) -> tuple[jax.Array, jax.Array]:
         c, shape = self.config, (*kv.shape[:2], self.config.num_kv_heads)
-        k, v = jnp.split(kv, [c.count_columns()[1]], axis=-1)
+        k, v = (kv, kv) if c.k_is_v else jnp.split(kv, [c.count_columns()[1]], axis=-1)
         k = apply_rope(self._normalized("k_norm", k, (*shape, c.head_dim)), rope)
-        return k, v.reshape(*shape, c.value_dim)
+        return k, self._finish_values(v.reshape(*shape, c.value_dim))
+
+    def _finish_values(self, v: jax.Array) -> jax.Array:
+        """Normalise and scale values [B, T, K, Dv] as the layer does."""
+        v = divide_by_size(v, self.config.norm_eps) if self.config.v_norm else v
+        return v if self.config.v_scale == 1 else v * jnp.asarray(self.config.v_scale, v.dtype)
 
     def _normalized(self, name: str, x: jax.Array, heads: tuple[int, ...]) -> jax.Array:
         """Split `x` [B, T, heads * D] into heads, and normalise them or `x` if there is a norm."""
@@ -69,12 +76,15 @@ class Attention(nn.Module):
         parts, new_kv = self.in_parts(x, rope, positions, mask, prefix, window, earlier)
         return add_parts(parts, x.dtype), new_kv
 
-    def in_parts(self, x, rope, positions, mask, prefix, window=None, earlier=None):
+    def in_parts(self, x, rope, positions, mask, prefix, window=None, earlier=None, source_kv=None):
         """Compute the result [S, B, T, E], see `pallas_kernels.reference.add_parts`, and the new
-        rows' k and v.
+        rows' k and v; `source_kv` are those of the layer that this one reads.
         """
         cached, c = prefix is not None, self.config
-        q, k, v = self._project(x, rope, cached)
+        if c.kv_source is None:
+            q, k, v = self._project(x, rope, cached)
+        else:
+            q, (k, v) = self._queries(self.q(x), rope), source_kv
         if c.position_growth is not None:
             q = _grow(q, positions, *c.position_growth)
         keys, values = (k, v) if earlier is None else behind(earlier, k, v)
@@ -98,7 +108,8 @@ class Attention(nn.Module):
         queries, keys, values = c.count_columns()
         products = (self.qkv,) if self.fused else (self.q, self.kv)
         # Prompts and training without a cache are left to XLA: their rows are many.
-        usual = not c.qk_norm_whole and 2 * rope[0].shape[-1] == c.head_dim == c.value_dim
+        usual = not c.qk_norm_whole and 2 * rope[0].shape[-1] == c.head_dim
+        usual = usual and keys == values and not c.v_norm
         split = heads.find_kernel(x.dtype, c.head_dim) if cached and usual else None
         if split is not None and not self.is_initializing():
             norms = (self.q_norm, self.k_norm) if c.qk_norm else ()
@@ -109,11 +120,16 @@ class Attention(nn.Module):
             rows = x.reshape(-1, x.shape[-1])
             joined = jnp.concatenate([product(rows, parts) for product in products], axis=-1)
             joined = joined.reshape(-1, *x.shape[:2], joined.shape[-1])
-            return split(joined, rope, scales, sizes, norm_of(c), x.dtype)
+            q, k, v = split(joined, rope, scales, sizes, norm_of(c), x.dtype)
+            return q, k, self._finish_values(v)
         projected = [product(x) for product in products]
         q, kv = jnp.split(projected[0], [queries], axis=-1) if self.fused else projected
-        q = self._normalized("q_norm", q, (*q.shape[:2], c.num_heads, c.head_dim))
-        return apply_rope(q, rope), *self._rotated(kv, rope)
+        return self._queries(q, rope), *self._rotated(kv, rope)
+
+    def _queries(self, q: jax.Array, rope) -> jax.Array:
+        """Split q [B, T, H * D] into heads, normalise and rotate them."""
+        heads = (*q.shape[:2], self.config.num_heads, self.config.head_dim)
+        return apply_rope(self._normalized("q_norm", q, heads), rope)
 
 
 def _grow(q: jax.Array, positions: jax.Array, a: float, b: float) -> jax.Array:
@@ -156,31 +172,76 @@ class DecoderLayer(nn.Module):
         self.attention = Attention(c, self.fused_qkv, self.axis)
         self.attention_post_norm = RMSNorm(norm_of(c)) if after else None
         self.mlp_norm = RMSNorm(norm_of(c)) if before else None
-        self.mlp = GatedMLP(c) if c.moe is None else SparseMLP(c)
+        self.mlp = GatedMLP(c) if c.has_dense() else SparseMLP(c)
         self.mlp_post_norm = RMSNorm(norm_of(c)) if after else None
+        self.experts = None
+        if c.moe is not None and c.moe.beside_dense:
+            self.experts, self.experts_norm = SparseMLP(c), RMSNorm(norm_of(c))
+            self.dense_post_norm, self.experts_post_norm = (RMSNorm(norm_of(c)) for _ in range(2))
+        if c.per_layer_size:
+            self.per_layer_gate = Linear(c.per_layer_size)
+            self.per_layer_projection = Linear(c.hidden_size)
+            self.per_layer_norm = RMSNorm(norm_of(c))
+        if c.output_scale:
+            self.scale = self.param("output_scale", nn.initializers.ones, (1,))
 
     def __call__(self, x, rope, positions, mask=None, prefix=None, window=None, earlier=None):
         normed = x if self.attention_norm is None else self.attention_norm(x)
         x, parts, new_kv = self.between_norms(
             x, normed, rope, positions, mask, prefix, window, earlier
         )
-        return x + add_parts(parts, x.dtype), new_kv
+        return add_normalize(None, x, parts, prefix is not None)[0], new_kv
 
-    def between_norms(self, x, normed, rope, positions, mask, prefix, window=None, earlier=None):
+    def between_norms(
+        self,
+        x,
+        normed,
+        rope,
+        positions,
+        mask,
+        prefix,
+        window=None,
+        earlier=None,
+        source_kv=None,
+        per_layer=None,
+    ):
         """Run all between the first norm, whose result is `normed`, and the last addition.
 
         The norm that follows does that addition, see `RMSNorm.add_normalize`.
 
+        Args:
+          source_kv: keys and values of the new rows in the layer whose keys and values this one
+            reads.
+          per_layer: [B, T, P], the tokens' inputs for this layer.
+
         Returns:
-          (`x` [B, T, E] after attention; what to add to it [S, B, T, E]; new rows' k and v).
+          (`x` [B, T, E] after attention; what to add to it [S, B, T, E], None if `x` is complete;
+          new rows' k and v).
         """
         attended, new_kv = self.attention.in_parts(
-            normed, rope, positions, mask, prefix, window, earlier
+            normed, rope, positions, mask, prefix, window, earlier, source_kv
         )
-        cached = prefix is not None
+        cached, c = prefix is not None, self.config
         attended = self._close(attended, self.attention_post_norm, x)
         x, normed = add_normalize(self.mlp_norm, x, attended, cached)
-        return x, self._close(self.mlp.in_parts(normed, cached), self.mlp_post_norm, x), new_kv
+        parts = self._feed_forward(x, normed, cached)
+        if not (c.per_layer_size or c.output_scale):
+            return x, parts, new_kv
+        x = x + add_parts(parts, x.dtype)
+        if c.per_layer_size:
+            gate = gate_units(self.per_layer_gate(x), per_layer, Gate(c.activation))
+            x = x + self.per_layer_norm(self.per_layer_projection(gate))
+        return x * self.scale if c.output_scale else x, None, new_kv
+
+    def _feed_forward(self, x: jax.Array, normed: jax.Array, cached: bool) -> jax.Array:
+        """Compute what the feed-forward adds to `x` [B, T, E], [S, B, T, E]; `normed` is its norm."""
+        parts = self.mlp.in_parts(normed, cached)
+        if self.experts is None:
+            return self._close(parts, self.mlp_post_norm, x)
+        dense = self._close(parts, self.dense_post_norm, x)
+        sparse = self.experts.in_parts(self.experts_norm(x), cached, x)
+        both = dense + self._close(sparse, self.experts_post_norm, x)
+        return self.mlp_post_norm(both[0])[None]
 
     def _close(self, parts: jax.Array, norm: RMSNorm | None, x: jax.Array) -> jax.Array:
         """Add up the shares [S, B, T, E] of all devices, and normalise and scale their sum."""

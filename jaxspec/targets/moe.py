@@ -16,6 +16,7 @@ from jaxspec.targets.layouts.four_bits import unpack
 from jaxspec.targets.layouts.quant import COLLECTION, FOUR_BITS, scaled
 from jaxspec.targets.linear import INIT, Weights, declare
 from jaxspec.targets.mlp import GatedMLP
+from jaxspec.targets.norm import divide_by_size
 from jaxspec.targets.router import choose_experts, score_experts
 from pallas_kernels.experts import SILU, find_kernel
 from pallas_kernels.reference import Gate, gate_units
@@ -30,12 +31,16 @@ class SparseMLP(nn.Module):
 
     config: LayerConfig
 
-    def in_parts(self, x: jax.Array, cached: bool) -> jax.Array:
-        """Compute the result as one part, see `GatedMLP.in_parts`."""
-        return self(x)[None]
+    def in_parts(self, x: jax.Array, cached: bool, stream: jax.Array | None = None) -> jax.Array:
+        """Compute the result as one part, see `GatedMLP.in_parts`.
+
+        Args:
+          stream: what the router reads in place of `x`, of experts beside a dense feed-forward.
+        """
+        return self(x, stream)[None]
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, stream: jax.Array | None = None) -> jax.Array:
         moe, width, zeros = self.config.moe, x.shape[-1], nn.initializers.zeros
         router = self.param("router", INIT, (width, moe.num_experts))
         own, ffn = moe.num_experts // moe.devices, moe.expert_ffn_size
@@ -52,8 +57,15 @@ class SparseMLP(nn.Module):
         if moe.score == "sigmoid":
             correction = self.param("correction", zeros, (moe.num_experts,))
 
-        rows = x.reshape(-1, width)
-        weight, expert = choose_experts(score_experts(rows, router, bias), moe, correction)
+        rows = routed = x.reshape(-1, width)
+        if stream is not None:
+            routed = divide_by_size(stream.reshape(-1, width), self.config.norm_eps)
+            routed = routed * self.param("router_scale", nn.initializers.ones, (width,))
+            routed = routed * jnp.asarray(width**-0.5, x.dtype)
+        weight, expert = choose_experts(score_experts(routed, router, bias), moe, correction)
+        if stream is not None:
+            factor = self.param("expert_scale", nn.initializers.ones, (moe.num_experts,))
+            weight = weight * factor[expert]
         if moe.devices > 1:
             expert -= jax.lax.axis_index(MODEL) * own
             expert = jnp.where((expert >= 0) & (expert < own), expert, own)

@@ -56,10 +56,21 @@ class RMSNorm(nn.Module):
         return kernel(x, parts, self.variables["params"]["scale"], self.norm)
 
 
+def divide_by_size(x: jax.Array, eps: float) -> jax.Array:
+    """Divide `x` [..., D] by its root mean square, in float32: an RMSNorm without a weight."""
+    x32 = x.astype(jnp.float32)
+    size = jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + eps)
+    return (x32 * size).astype(x.dtype)
+
+
 def add_normalize(
-    norm: RMSNorm | None, x: jax.Array, parts: jax.Array, cached: bool
+    norm: RMSNorm | None, x: jax.Array, parts: jax.Array | None, cached: bool
 ) -> tuple[jax.Array, jax.Array]:
-    """Call `norm.add_normalize`; without a norm, return the sum twice."""
+    """Call `norm.add_normalize`; without a norm, return the sum twice. Without `parts`, `x` is the
+    sum.
+    """
+    if parts is None:
+        return x, x if norm is None else norm(x)
     if norm is not None:
         return norm.add_normalize(x, parts, cached)
     total = x + add_parts(parts, x.dtype)

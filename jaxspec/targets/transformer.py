@@ -15,7 +15,7 @@ from jaxspec.core.state import KVCache
 from jaxspec.targets.attention import mask_window
 from jaxspec.targets.head import declare_head
 from jaxspec.targets.layers import DecoderLayer
-from jaxspec.targets.linear import declare, look_up, multiply
+from jaxspec.targets.linear import Linear, declare, look_up, multiply
 from jaxspec.targets.norm import RMSNorm, add_normalize, norm_of
 from jaxspec.targets.rope import rope_table
 
@@ -52,10 +52,10 @@ class Earlier(NamedTuple):
     positions: jax.Array
 
 
-def _run_now(layer: DecoderLayer, x, normed, rope, positions, mask, prefix, earlier):
+def _run_now(layer: DecoderLayer, x, normed, rope, positions, mask, prefix, *rest):
     """Run `between_norms` of a layer as part of the module that it belongs to."""
     window = layer.config.window
-    return layer.between_norms(x, normed, rope, positions, mask, prefix, window, earlier)
+    return layer.between_norms(x, normed, rope, positions, mask, prefix, window, *rest)
 
 
 def _run_shared(layer: DecoderLayer, *args):
@@ -87,6 +87,13 @@ class Transformer(nn.Module):
         self.norm = RMSNorm(norm_of(c))
         own = None if c.tie_embeddings else declare_head(self, c.hidden_size, c.vocab_size)
         self.head = own or self.embedding
+        if c.per_layer_size:
+            width = c.num_layers * c.per_layer_size
+            self.per_layer_embedding = declare(
+                self, "per_layer_embedding", (c.per_layer_vocab_size, width), axis=-1
+            )
+            self.per_layer_projection = Linear(width)
+            self.per_layer_norm = RMSNorm(norm_of(c))
 
     def __call__(
         self,
@@ -117,10 +124,12 @@ class Transformer(nn.Module):
             for window in dict.fromkeys(c.window for c in layers)
         }
         x = self.embed(tokens)
+        per_layer = self._list_inputs(tokens, x) if self.config.per_layer_size else None
         norms = [*(layer.attention_norm for layer in self.layers), self.norm]
         normed = x if norms[0] is None else norms[0](x)
         features, places = {-1: x}, self.config.list_cache_places()
         keys, values = ([[] for _ in self.config.list_cache_groups()] for _ in range(2))
+        new_kv = []
         for i, (layer, c) in enumerate(zip(self.layers, layers, strict=True)):
             group, index = places[i]
             prefix = None if cache is None else cache.prefix(index, group=group)
@@ -129,10 +138,16 @@ class Transformer(nn.Module):
                 rows = earlier.k[group][index], earlier.v[group][index], earlier.row
             run = _run_now if self.is_initializing() else _run_shared
             given = ropes[c.rope, c.head_dim], positions, masks[c.window], prefix, rows
+            given += (
+                None if c.kv_source is None else new_kv[c.kv_source],
+                None if per_layer is None else per_layer[:, :, i],
+            )
             x, parts, (k, v) = run(layer, x, normed, *given)
             x, normed = add_normalize(norms[i + 1], x, parts, cache is not None)
-            keys[group].append(k)
-            values[group].append(v)
+            new_kv.append((k, v))
+            if c.kv_source is None:
+                keys[group].append(k)
+                values[group].append(v)
             features[i] = x
         hidden = features[len(self.layers)] = normed
         chosen = [features[i] for i in feature_layers]
@@ -151,6 +166,16 @@ class Transformer(nn.Module):
         )
         scale = self.config.embedding_scale
         return found if scale == 1 else found * jnp.asarray(scale, found.dtype)
+
+    def _list_inputs(self, tokens: jax.Array, x: jax.Array) -> jax.Array:
+        """Compute the inputs [B, T, L, P] that tokens with embeddings `x` have for every layer."""
+        c = self.config
+        shape = (*tokens.shape, c.num_layers, c.per_layer_size)
+        projected = self.per_layer_projection(x) * jnp.asarray(c.hidden_size**-0.5, x.dtype)
+        projected = self.per_layer_norm(projected.reshape(shape))
+        found = look_up(self.per_layer_embedding, tokens, lambda: x.dtype).reshape(shape)
+        found = found * jnp.asarray(c.per_layer_size**0.5, x.dtype)
+        return (projected + found) * jnp.asarray(2**-0.5, x.dtype)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Compute next-token logits [..., V] from hidden states after the final norm.

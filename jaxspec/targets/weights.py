@@ -13,14 +13,28 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxspec.core.config import TargetConfig
 from jaxspec.io.quantised.tensors import QuantisedTensors
 from jaxspec.io.weights.load_tree import read_tree
-from jaxspec.io.weights.weight_map import Leaf, check_fit, vector, write_tree
+from jaxspec.io.weights.weight_map import Leaf, check_fit, linear, vector, write_tree
 from jaxspec.targets.families.registry import family_of
-from jaxspec.targets.layer_leaves import list_attention, list_experts, list_mlp, list_norms
+from jaxspec.targets.layer_leaves import (
+    list_attention,
+    list_ends,
+    list_experts,
+    list_mlp,
+    list_norms,
+)
 from jaxspec.targets.layouts import quant
 from jaxspec.targets.layouts.held import plan_reading, shape_groups
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
+_PER_LAYER = tuple(
+    f"model.{name}"
+    for name in (
+        "embed_tokens_per_layer",
+        "per_layer_model_projection",
+        "per_layer_projection_norm",
+    )
+)
 _ROTARY = ("inv_freq", "original_inv_freq", "cos_cached", "sin_cached")
 
 
@@ -66,16 +80,32 @@ def from_hf(
 
 
 def ignored(config: TargetConfig, read: Mapping[str, np.ndarray]) -> Callable[[str], bool]:
-    """Return a function that says whether files may hold a tensor that nothing reads."""
+    """Return a function that says whether files may hold a tensor that nothing reads.
+
+    Layers that read another one's keys and values have projections of their own in some files.
+    """
+    sharing = tuple(
+        f"model.layers.{i}.self_attn.{name}"
+        for i, layer in enumerate(config.list_layers())
+        if layer.kv_source is not None
+        for name in ("k_proj.", "v_proj.", "k_norm.", "v_norm.")
+    )
     family = family_of(config)
     head = family.weight_name(HEAD) if config.tie_embeddings else None
+    unused = (*sharing, *family.unused)
     is_idle = read.is_idle if isinstance(read, QuantisedTensors) else lambda name: False
 
     def lies_behind(name: str) -> bool:
         layer = _LAYER.match(name) if family.further_layers else None
         return layer is not None and int(layer[1]) >= config.num_layers
 
-    return lambda name: is_rotary_table(name) or name == head or lies_behind(name) or is_idle(name)
+    return lambda name: (
+        is_rotary_table(name)
+        or name == head
+        or name.startswith(unused)
+        or lies_behind(name)
+        or is_idle(name)
+    )
 
 
 def check(read: Mapping[str, np.ndarray], config: TargetConfig) -> None:
@@ -131,6 +161,16 @@ def _leaves(config: TargetConfig) -> list[Leaf]:
             leaves += list_mlp(layer, i, joined=family.fused)
         else:
             leaves += (family.list_sparse or list_experts)(layer, i)
+        leaves += list_ends(layer, i)
+    if config.per_layer_size:
+        inputs = config.num_layers * config.per_layer_size
+        table = (f"{_PER_LAYER[0]}.weight",)
+        leaves.append(
+            Leaf(("per_layer_embedding",), (table,), ((config.per_layer_vocab_size, inputs),))
+        )
+        path = ("per_layer_projection",)
+        leaves += linear(path, [_PER_LAYER[1]], config.hidden_size, [inputs], False)
+        leaves.append(vector(("per_layer_norm",), _PER_LAYER[2], config.per_layer_size))
     leaves.append(vector(("norm",), "model.norm", width))
     if not config.tie_embeddings:
         leaves.append(Leaf(("lm_head",), ((HEAD,),), ((vocab, width),), transpose=True))

@@ -129,6 +129,34 @@ def _gemma3(r: random.Random, hf: dict[str, Any]) -> dict[str, Any]:
     return own | {"tie_word_embeddings": True, "final_logit_softcapping": r.choice([None, 3.0])}
 
 
+def _gemma4(r: random.Random, hf: dict[str, Any]) -> dict[str, Any]:
+    kv, same, layers = hf["num_key_value_heads"], r.random() < 0.5, hf["num_hidden_layers"]
+    own = _types(r, hf) | {"hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True}
+    own["layer_types"][-1] = "full_attention"
+    full = {"rope_type": "proportional", "rope_theta": 1e5, "partial_rotary_factor": 0.25}
+    own["rope_parameters"] = {
+        "full_attention": full,
+        "sliding_attention": _draw_rope(r, ("default",)),
+    }
+    own |= {"global_head_dim": 16 if hf["head_dim"] == 8 else 32, "attention_k_eq_v": same}
+    own |= {"num_global_key_value_heads": 1 if same and r.random() < 0.7 else kv}
+    own |= {"final_logit_softcapping": r.choice([None, 3.0]), "hidden_size_per_layer_input": 0}
+    if r.random() < 0.5:
+        return own
+    # transformers generates with shared keys and values only where there are inputs per layer.
+    own |= {"hidden_size_per_layer_input": 6, "vocab_size_per_layer_input": VOCAB}
+    shared, types = r.choice([0, layers // 2]), own["layer_types"]
+    if set(types[: layers - shared]) == set(types):
+        own |= {"num_kv_shared_layers": shared, "use_double_wide_mlp": r.random() < 0.5}
+    return own
+
+
+def _gemma4_moe(r: random.Random, hf: dict[str, Any]) -> dict[str, Any]:
+    own = _gemma4(r, hf | {"model_type": "gemma4_text"}) | {"model_type": "gemma4_text"}
+    own |= {"enable_moe_block": True, "num_experts": 6, "top_k_experts": r.choice([1, 3])}
+    return own | {"moe_intermediate_size": 12}
+
+
 def _gpt_oss(r: random.Random, hf: dict[str, Any]) -> dict[str, Any]:
     experts = r.choice([4, 6])
     own = _types(r, hf) | {"num_local_experts": experts, "num_experts_per_tok": 2}
@@ -150,6 +178,23 @@ def _glm4_moe(r: random.Random, hf: dict[str, Any]) -> dict[str, Any]:
     return own | {"attention_bias": r.random() < 0.5, "rope_parameters": rope, "head_dim": 8}
 
 
+def _mimo(r: random.Random, hf: dict[str, Any]) -> dict[str, Any]:
+    kv, layers, group = hf["num_key_value_heads"], hf["num_hidden_layers"], r.choice([1, 2])
+    own = _types(r, hf) | {
+        "num_attention_heads": 2 * kv * group,
+        "v_head_dim": r.choice([4, 8, 20]),
+    }
+    ropes = {
+        kind: {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": 0.5}
+        for kind, theta in (("full_attention", 5e5), ("sliding_attention", 1e4))
+    }
+    experts = [r.choice(["dense", "sparse"]) for _ in range(layers)]
+    own |= {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 12}
+    own |= {"n_group": r.choice([1, 2]), "topk_group": 1, "attention_bias": r.random() < 0.5}
+    own |= {"attention_value_scale": r.choice([None, 0.707]), "tie_word_embeddings": False}
+    return own | {"rope_parameters": ropes, "mlp_layer_types": experts}
+
+
 _OWN = {
     "llama": _biased,
     "qwen3": _qwen3,
@@ -163,9 +208,12 @@ _OWN = {
     "smollm3": _smollm3,
     "granite": _granite,
     "gemma3_text": _gemma3,
+    "gemma4_text": _gemma4,
+    "gemma4_moe": _gemma4_moe,
     "gpt_oss": _gpt_oss,
     "qwen3_moe": _qwen3_moe,
     "glm4_moe": _glm4_moe,
+    "mimo_v2_flash": _mimo,
 }
 FAMILIES = tuple(_OWN)
 
@@ -187,6 +235,9 @@ def build(hf: dict[str, Any], seed: int) -> Any:
             if "inv_freq" in name or not tensor.is_floating_point() or not tensor.ndim:
                 continue
             centre = 1.0 if "norm" in name and hf["model_type"] != "gemma3_text" else 0.0
+            if hf["model_type"] == "gemma4_text":
+                # Factors of whole rows, and scores that are not divided by a head's width.
+                centre = 1.0 if "scal" in name else 0.5 * centre if "self_attn" in name else centre
             wide = 0.3 if tensor.ndim == 1 else 1.5 * tensor.shape[-1] ** -0.5
             tensor.copy_(centre + wide * torch.randn_like(tensor))
     return model

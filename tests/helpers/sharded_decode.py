@@ -47,10 +47,19 @@ def make_options(method: str, temperature: float) -> dict:
 
 
 class Alone(NamedTuple):
-    """What one device makes of some prompts without drafts: texts, and the cache of the prefill."""
+    """What one device makes of some prompts without drafts: texts, and the cache of the prefill
+    with the places of the layers in it.
+    """
 
     texts: list[list[int]]
     cache: KVCache
+    places: tuple[tuple[int, int], ...]
+
+
+def read_layer(cache: KVCache, place: tuple[int, int]) -> np.ndarray:
+    """Keys [B, K, S, D] of a layer."""
+    group, index = place
+    return np.asarray(cache.k[group])[index]
 
 
 def fill_caches(params, prompts, options):
@@ -64,7 +73,8 @@ def decode_alone(params, temperature: float, **more) -> Alone:
     """Decode all prompts on one device. Neither their number nor the drafter changes a text."""
     options = make_options("ar", temperature) | more
     texts = [out.tokens for out in jaxspec.decode(params, PROMPTS, **group_options(**options))]
-    return Alone(texts, fill_caches(params, PROMPTS, options)[1].cache)
+    places = params.spec.target.list_cache_places()
+    return Alone(texts, fill_caches(params, PROMPTS, options)[1].cache, places)
 
 
 def load_shared(alone, mesh, quantize, experts) -> int:
@@ -102,13 +112,14 @@ def compare(alone: Alone, shared, batch: int, options) -> dict:
     with matmul_precision(session):
         given = session.params, session.request, state, np.int32(1)
         compiled = run.lower(*given, config=session.config).compile()
-    (cached,), (single,) = state.cache.k, alone.cache.k
-    copies = cached.shape[2] // single.shape[2]
-    keys, expected = np.asarray(cached)[:, :, ::copies], np.asarray(single)
-    off = [
-        np.abs(keys[:, i, :, : len(prompt)] - expected[:, i, :, : len(prompt)]).max()
-        for i, prompt in enumerate(prompts)
-    ]
+    copies, off = state.cache.k[0].shape[2] // alone.cache.k[0].shape[2], []
+    for place, own_place in zip(shared.spec.target.list_cache_places(), alone.places, strict=True):
+        keys, expected = read_layer(state.cache, place), read_layer(alone.cache, own_place)
+        keys = keys[:, :: keys.shape[1] // expected.shape[1]]
+        off += [
+            np.abs(keys[i, :, :n] - expected[i, :, :n]).max() / np.abs(expected).max()
+            for i, n in enumerate(map(len, prompts))
+        ]
 
     def own(tree) -> int:
         return sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(tree))
@@ -117,8 +128,8 @@ def compare(alone: Alone, shared, batch: int, options) -> dict:
         "expected": alone.texts[:batch],
         "found": found,
         "recompiled": recompiled,
-        "keys_off": float(max(off) / np.abs(expected).max()),
-        "cache": [own(cached), cached.nbytes // copies, copies],
+        "keys_off": float(max(off)),
+        "cache": [own(state.cache.k), sum(x.nbytes for x in state.cache.k) // copies, copies],
         "state": [own(state), compiled.memory_analysis().alias_size_in_bytes],
         "collectives": list_collectives(compiled.as_text()),
     }

@@ -54,7 +54,8 @@ TARGETS = {
 
 def _vary(family: str, window: int | None, **fields) -> TargetConfig:
     """Make a target of few heads whose first layer has a window."""
-    config = TargetConfig(**SIZES, num_kv_heads=2, family=family, vocab_size=512, **fields)
+    sizes = SIZES | {"num_kv_heads": 2, "family": family, "vocab_size": 512} | fields
+    config = TargetConfig(**sizes)
     first, *rest = config.list_layers()
     layers = (dataclasses.replace(first, window=window), *rest)
     return dataclasses.replace(config, layers=layers)
@@ -96,6 +97,52 @@ TARGETS |= {
         ),
     ),
 }
+# Two groups of layers, wide heads whose values are their keys, and two that read those of others.
+_GEMMA4 = _vary(
+    "gemma4_text",
+    6,
+    num_layers=4,
+    norms="sandwich",
+    norm_wide=True,
+    activation="gelu_tanh",
+    score_scale=1.0,
+    embedding_scale=4.0,
+    tie_embeddings=True,
+    v_norm=True,
+    output_scale=True,
+    per_layer_size=4,
+    per_layer_vocab_size=512,
+    moe=MoEConfig(num_experts=4, experts_per_token=2, expert_ffn_size=8, beside_dense=True),
+)
+_SLIDES, _FULL = (
+    _GEMMA4.layers[0],
+    dataclasses.replace(_GEMMA4.layers[1], head_dim=8),
+)
+TARGETS["gemma4_text"] = dataclasses.replace(
+    _GEMMA4,
+    layers=(
+        _SLIDES,
+        dataclasses.replace(_FULL, k_is_v=True),
+        dataclasses.replace(_SLIDES, kv_source=0),
+        dataclasses.replace(_FULL, kv_source=1),
+    ),
+)
+# Values narrower than keys, and more kv heads where a layer slides.
+_MIMO = _vary(
+    "mimo_v2_flash",
+    6,
+    qk_norm=False,
+    v_head_dim=2,
+    v_scale=0.5,
+    moe=MoEConfig(num_experts=4, experts_per_token=2, expert_ffn_size=8, score="sigmoid"),
+)
+TARGETS["mimo_v2_flash"] = dataclasses.replace(
+    _MIMO,
+    layers=(
+        dataclasses.replace(_MIMO.layers[0], num_kv_heads=4, sinks=True),
+        dataclasses.replace(_MIMO.layers[1], moe=None),
+    ),
+)
 OPTIONS = ModelOptions(
     block_size=4,
     num_layers=1,

@@ -20,9 +20,18 @@ from jaxspec.targets.weights import from_hf
 
 GOLDEN = SHIPPED / "targets"
 MODELS = ("qwen3", "qwen3_tied", "llama", "llama_scaled", "qwen3_moe", "qwen3_moe_mixed")
-MODELS += ("gpt_oss", "gemma3")
+MODELS += ("gpt_oss", "gemma3", "gemma4")
 # What these need, the others above have too, or a test of its own.
-FURTHER = ("qwen2", "phi3", "olmo3", "smollm3", "granite", "glm4_moe")
+FURTHER = (
+    "qwen2",
+    "phi3",
+    "olmo3",
+    "smollm3",
+    "granite",
+    "glm4_moe",
+    "gemma4_moe",
+    "mimo_v2_flash",
+)
 
 
 class Golden(NamedTuple):

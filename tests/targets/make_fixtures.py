@@ -75,6 +75,16 @@ _GLM = {
     "head_dim": 8,
     "rope_parameters": {**_PLAIN, "partial_rotary_factor": 0.5},
 }
+_GLM_ONLY = "first_k_dense_replace", "use_qk_norm"
+_GEMMA4 = {
+    "head_dim": 8,
+    "global_head_dim": 16,
+    "sliding_window": 5,
+    "rope_parameters": {
+        "full_attention": {**_PLAIN, "rope_type": "proportional", "partial_rotary_factor": 0.25},
+        "sliding_attention": _PLAIN,
+    },
+}
 
 # Name: (model type, settings, stored dtype, sharded).
 MODELS = {
@@ -166,6 +176,54 @@ MODELS = {
         False,
     ),
     "glm4_moe": ("glm4_moe", _GLM, "float32", False),
+    "mimo_v2_flash": (
+        "mimo_v2_flash",
+        {
+            **_WINDOW,
+            **{name: value for name, value in _GLM.items() if name not in _GLM_ONLY},
+            "head_dim": 12,
+            "v_head_dim": 8,
+            "mlp_layer_types": ["dense", "sparse", "sparse"],
+            "rope_parameters": {
+                kind: {**_PLAIN, "rope_theta": theta, "partial_rotary_factor": 0.334}
+                for kind, theta in (("full_attention", 5e6), ("sliding_attention", 1e4))
+            },
+        },
+        "float32",
+        False,
+    ),
+    # The last two layers read the keys and values of the first two.
+    "gemma4": (
+        "gemma4_text",
+        {
+            **_GEMMA4,
+            "num_hidden_layers": 4,
+            "layer_types": [*_SLIDE[:2], *_SLIDE[:2]],
+            "num_kv_shared_layers": 2,
+            "use_double_wide_mlp": True,
+            "hidden_size_per_layer_input": 4,
+            "vocab_size_per_layer_input": 48,
+            "final_logit_softcapping": 3.0,
+        },
+        "bfloat16",
+        False,
+    ),
+    "gemma4_moe": (
+        "gemma4_text",
+        {
+            **_GEMMA4,
+            "layer_types": [*_SLIDE[:2], "full_attention"],
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+            "hidden_size_per_layer_input": 0,
+            "enable_moe_block": True,
+            "num_experts": 4,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 8,
+        },
+        "float32",
+        False,
+    ),
 }
 
 
@@ -185,11 +243,13 @@ def build(name: str):
         .eval()
     )
     with torch.no_grad():
-        biases = [one for one in model.named_buffers() if "correction" in one[0]]
+        stored = ("correction_bias", "layer_scalar")
+        biases = [one for one in model.named_buffers() if one[0].endswith(stored)]
         for key, weight in [*model.named_parameters(), *biases]:
             # Logits of order 1 and norms that differ from 1, so that every factor of the forward
             # shows. Gemma's weights of norms are stored as w - 1.
             centre = 1.0 if "norm" in key and kind != "gemma3_text" else 0.0
+            centre = 1.0 if kind == "gemma4_text" and "scal" in key else centre
             weight.normal_(centre, 0.2)
             weight.copy_(weight.to(getattr(torch, dtype)).float())
     return model

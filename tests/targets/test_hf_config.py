@@ -236,3 +236,96 @@ def test_what_is_refused(change, message):
 def test_refused_mixtures():
     with pytest.raises(ValueError, match="num_experts_per_tok 9 exceeds num_experts 8"):
         target_config(MOE | {"num_experts_per_tok": 9})
+
+
+GEMMA4 = QWEN3 | {
+    "architectures": ["Gemma4ForCausalLM"],
+    "model_type": "gemma4_text",
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "sliding_window": 16,
+    "global_head_dim": 64,
+    "hidden_size_per_layer_input": 0,
+}
+
+
+def test_gemma4_layers_of_two_sizes():
+    given = GEMMA4 | {"attention_k_eq_v": True, "num_global_key_value_heads": 1}
+    config = target_config(given)
+    sliding, full = config.layers[:2]
+    assert (sliding.head_dim, sliding.num_kv_heads, sliding.window) == (32, 2, 16)
+    assert (full.head_dim, full.num_kv_heads, full.window, full.k_is_v) == (64, 1, None, True)
+    assert full.rope == Rope(1e6, ProportionalScaling(0.25)) and sliding.rope == Rope(1e4)
+    assert [group[:3] for group in config.list_cache_groups()] == [(2, 32, 32), (1, 64, 64)]
+    assert config.list_cache_places() == ((0, 0), (1, 0), (0, 1), (1, 1))
+    by_layer = {str(i): {"head_dim": 64, "num_key_value_heads": 1} for i in (1, 3)}
+    assert target_config(given | {"per_layer_config": by_layer}) == config
+    assert target_config(target_config_to_hf(config)) == config
+
+
+def test_gemma4_layers_that_read_the_keys_of_others():
+    given = GEMMA4 | {"num_kv_shared_layers": 2, "use_double_wide_mlp": True}
+    given |= {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 257}
+    config = target_config(given)
+    assert [layer.kv_source for layer in config.layers] == [None, None, 0, 1]
+    assert [layer.ffn_size for layer in config.layers] == [96, 96, 192, 192]
+    assert [group.layers for group in config.list_cache_groups()] == [(0,), (1,)]
+    assert config.list_cache_places() == ((0, 0), (1, 0), (0, 0), (1, 0))
+    assert target_config(target_config_to_hf(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("entries", "named"),
+    [
+        ({"use_bidirectional_attention": "all"}, "use_bidirectional_attention"),
+        ({"per_layer_config": {"1": {"num_attention_heads": 2}}}, "num_attention_heads"),
+        ({"num_kv_shared_layers": 3}, "num_kv_shared_layers"),
+        ({"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 9}, "less than"),
+        ({"num_kv_shared_layers": 2, "per_layer_config": {"1": {"head_dim": 64}}}, "other heads"),
+    ],
+)
+def test_gemma4_settings_that_are_refused(entries, named):
+    with pytest.raises(ValueError, match=named):
+        target_config(GEMMA4 | entries)
+
+
+MIMO = {
+    "architectures": ["MiMoV2FlashForCausalLM"],
+    "model_type": "mimo_v2_flash",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "swa_num_key_value_heads": 4,
+    "max_position_embeddings": 512,
+    "vocab_size": 257,
+    "layernorm_epsilon": 1e-5,
+    "rope_theta": 5e6,
+    "swa_rope_theta": 1e4,
+    "partial_rotary_factor": 0.334,
+    "sliding_window": 128,
+    "sliding_window_size": 128,
+    "hybrid_layer_pattern": [0, 1, 1, 0],
+    "moe_layer_freq": [0, 1, 1, 1],
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "add_swa_attention_sink_bias": True,
+    "add_full_attention_sink_bias": False,
+    "attention_value_scale": 0.707,
+}
+
+
+def test_mimo_as_published_and_as_transformers_writes_it():
+    config = target_config(MIMO)
+    full, sliding = config.layers[:2]
+    assert (full.num_kv_heads, full.sinks, full.window, full.moe) == (2, False, None, None)
+    assert (sliding.num_kv_heads, sliding.sinks, sliding.window) == (4, True, 129)
+    assert (full.rope.theta, sliding.rope.theta) == (5e6, 1e4)
+    assert full.rope.count_rotated(192) == 64 and (full.v_scale, full.norm_eps) == (0.707, 1e-5)
+    assert [group[:3] for group in config.list_cache_groups()] == [(2, 192, 128), (4, 192, 128)]
+    assert target_config(target_config_to_hf(config)) == config
+    with pytest.raises(ValueError, match="add_full_attention_sink_bias"):
+        target_config(MIMO | {"add_full_attention_sink_bias": True})
+    with pytest.raises(ValueError, match="swa_head_dim"):
+        target_config(MIMO | {"swa_head_dim": 128, "head_dim": 192})

@@ -70,7 +70,7 @@ def check(result, layers=2, hidden=16, vocab=512, name=""):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("family", ["gpt_oss", "olmo3", "glm4_moe"])
+@pytest.mark.parametrize("family", ["gpt_oss", "olmo3", "glm4_moe", "gemma4_text", "mimo_v2_flash"])
 def test_sinks_windows_whole_norms_and_shared_experts(family):
     """Two devices, each with some heads and channels, and four with copies of the kv heads."""
     cases = list_cases(["prompt_lookup"], [2, 4], [0.0], 2)

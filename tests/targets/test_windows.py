@@ -9,22 +9,40 @@ from golden_data import SHIPPED
 import jaxspec
 from jaxspec.core.config import TargetConfig
 from jaxspec.serve import ServeRequest, make_engine
+from jaxspec.targets.transformer import Transformer
 from jaxspec.tuner.serving.costs import Costs
 
-FOLDER = SHIPPED / "targets" / "gpt_oss"
+MODELS = SHIPPED / "targets"
+WINDOWS = {"gpt_oss": [5, None, 5], "gemma4": [5, None, 5, None], "mimo_v2_flash": [5, None, 5]}
 GREEDY = jaxspec.Sampling(ignore_eos=True)
 TOKENS = 20
 
 
-@pytest.fixture(scope="module")
-def params():
-    """Windows of five, sinks and experts: shorter than prompts, trees and chunks. The target is its
-    own draft model, so that long paths are accepted.
+@pytest.fixture(scope="module", params=WINDOWS)
+def params(request):
+    """Windows of five: shorter than prompts, trees and chunks; sinks and experts, or two groups of
+    layers, some of which read the keys of others. The target is its own draft model, so that long
+    paths are accepted.
     """
-    found = jaxspec.load(FOLDER, dtype="float32", drafter={"draft_model": FOLDER})
+    folder = MODELS / request.param
+    found = jaxspec.load(folder, dtype="float32", drafter={"draft_model": folder})
     assert isinstance(found.spec.target, TargetConfig)
-    assert [layer.window for layer in found.spec.target.layers] == [5, None, 5]
+    assert [layer.window for layer in found.spec.target.layers] == WINDOWS[request.param]
     return found
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["gemma4", "gemma4_moe", "mimo_v2_flash"])
+@pytest.mark.parametrize("how", [{"dtype": "bfloat16"}, {"quantize": "int8"}], ids=str)
+def test_logits_of_fewer_bits_are_near(name, how):
+    found = jaxspec.load(MODELS / name, **({"dtype": "float32"} | how))
+    with np.load(MODELS / name / "expected.npz") as arrays:
+        tokens, places = (arrays[x].astype(np.int32) for x in ("tokens", "positions"))
+        expected = arrays["logits"]
+    module = Transformer(found.spec.target)
+    out = module.apply(found.target, tokens, places)
+    logits = module.apply(found.target, out.hidden, method="logits")
+    assert np.median(np.abs(logits - expected)) < 0.05 * expected.std()
 
 
 def list_prompts():

@@ -20,7 +20,7 @@ from jaxspec.costs.shared_roofline import expect_experts
 
 # Modules of a block drafter that read the features of committed tokens instead of the block.
 _INTAKE = re.compile(r"\['(fc|context_norm|kv|k_norm)'\]")
-_EXPERTS = re.compile(r"\['mlp'\]\['(gate_up|down)'\]$")
+_EXPERTS = re.compile(r"\['(mlp|experts)'\]\['(gate_up|down)'\]$")
 
 
 class Work(NamedTuple):

@@ -102,8 +102,8 @@ class HostArray:
 
     def _transposed(self, rows: np.ndarray) -> np.ndarray:
         if not self._on_cpu or rows.nbytes < _PJRT_BYTES:
-            return rows.T
-        return np.asarray(jax.device_put(rows.T))
+            return rows.swapaxes(-1, -2)
+        return np.asarray(jax.device_put(rows.swapaxes(-1, -2)))
 
 
 class DeviceArray:
@@ -141,12 +141,12 @@ def write_rows(
       array: the array of a leaf.
       rows: rows of a stored tensor, in their stored dtype.
       at: int32 [axes of `array`], the index where the rows begin.
-      transpose: whether to write the transposed rows.
+      transpose: whether to write the transposed rows, or transposed matrices.
 
     Returns:
       The array, and whether the rows are finite, see `Assembly`.
     """
-    part = (rows.T if transpose else rows).astype(array.dtype)
+    part = (rows.swapaxes(-1, -2) if transpose else rows).astype(array.dtype)
     checked = (rows, part) if _may_overflow(rows.dtype, array.dtype) else (rows,)
     finite = tuple(jnp.isfinite(values).all() for values in checked)
     part = part.reshape((1,) * (array.ndim - part.ndim) + part.shape)

@@ -74,7 +74,9 @@ ENTRIES: Mapping[str, Kind] = MappingProxyType(
         "hidden_size intermediate_size head_dim vocab_size max_position_embeddings "
         "moe_intermediate_size draft_vocab_size target_hidden_size mask_token_id sliding_window "
         "swa_window_size max_window_layers truncated_vocab_size rank_hidden rank_top lstm_size "
-        "original_max_position_embeddings markov_rank",
+        "original_max_position_embeddings markov_rank global_head_dim v_head_dim "
+        "num_global_key_value_heads hidden_size_per_layer_input vocab_size_per_layer_input "
+        "num_kv_shared_layers top_k_experts sliding_window_size",
     )
     | _entries(POSITIVE, "rms_norm_eps rope_theta factor")
     | _entries(NUMBER, "low_freq_factor high_freq_factor partial_rotary_factor")
@@ -84,7 +86,7 @@ ENTRIES: Mapping[str, Kind] = MappingProxyType(
         "norm_before_residual causal causal_head use_swa attention_sink_bias own_projection "
         "qk_norm shift prefix_broadcast original_lm_head sliding_window_non_causal "
         "sample_from_anchor enable_confidence_head confidence_head_with_markov embed_requires_grad "
-        "own_embeddings",
+        "own_embeddings attention_k_eq_v use_double_wide_mlp enable_moe_block",
     )
     | _entries(
         TEXT,
@@ -104,7 +106,7 @@ ENTRIES: Mapping[str, Kind] = MappingProxyType(
         OBJECT,
         "jaxspec rope_scaling rope_parameters dflash_config dspark_config eagle_config "
         "treeflash_config "
-        "transformer_layer_config speculators_config verifier quantization_config training",
+        "per_layer_config transformer_layer_config speculators_config verifier quantization_config training",
     )
     | {
         "score_temperature": NUMBERS,

@@ -160,7 +160,8 @@ def _list_pieces(
             if leaf.stacked:
                 at[0] = group
             at[-1] = columns.start
-            at[-1 if leaf.transpose else len(shape) - len(stored)] += first
+            matrix = leaf.transpose and len(stored) == 2
+            at[-1 if matrix else len(shape) - len(stored)] += first
             yield Piece(name, first, first + rows, rows * row, tuple(at))
 
 

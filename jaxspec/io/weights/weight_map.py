@@ -25,7 +25,7 @@ class Leaf(NamedTuple):
       names: names of tensors by group and part. Groups (experts) are stacked on a new first axis,
         parts are concatenated on the last one.
       shapes: shape of each part as the file stores it.
-      transpose: whether the file stores [out, in].
+      transpose: whether the file stores [out, in], or a stack of such matrices.
       stacked: whether the first axis is the group; otherwise there is one group.
       alternating: whether entries of the two halves of the last axis alternate in the file.
       wide: whether the array is float32 whatever the dtype of the others is.
@@ -46,14 +46,16 @@ class Leaf(NamedTuple):
         for group, names in enumerate(self.names):
             start = 0
             for name, shape in zip(names, self.shapes, strict=True):
-                width = shape[0] if self.transpose else shape[-1]
+                width = shape[-2] if self.transpose else shape[-1]
                 yield name, group, slice(start, start + width), shape
                 start += width
 
     def array_shape(self) -> tuple[int, ...]:
         """Return the shape of the array in the tree."""
-        first = self.shapes[0][::-1] if self.transpose else self.shapes[0]
-        width = sum(shape[0] if self.transpose else shape[-1] for shape in self.shapes)
+        first = self.shapes[0]
+        if self.transpose:
+            first = (*first[:-2], first[-1], first[-2])
+        width = sum(shape[-2] if self.transpose else shape[-1] for shape in self.shapes)
         return (*((len(self.names),) if self.stacked else ()), *first[:-1], width)
 
 
@@ -155,7 +157,7 @@ def write_tree(leaves: list[Leaf], params: Mapping[str, Any]) -> dict[str, np.nd
             array = halves.swapaxes(-1, -2).reshape(array.shape)
         for name, group, columns, _ in leaf.parts():
             part = (array[group] if leaf.stacked else array)[..., columns]
-            tensors[name] = np.ascontiguousarray(part.T if leaf.transpose else part)
+            tensors[name] = np.ascontiguousarray(part.swapaxes(-1, -2) if leaf.transpose else part)
     return tensors
 
 

@@ -45,6 +45,7 @@ class TargetFamily:
         family's files; None: Qwen3-MoE's.
       further_layers: whether files hold layers behind the last one, a head that predicts further
         tokens, which are not read.
+      unused: how names of tensors begin that files may hold and the forward pass does not use.
       gguf: how GGUF files hold the family; None: they are not supported.
     """
 
@@ -60,4 +61,5 @@ class TargetFamily:
     fused: bool = False
     list_sparse: Callable[[LayerConfig, int], list[Leaf]] | None = None
     further_layers: bool = False
+    unused: tuple[str, ...] = ()
     gguf: GgufFamily | None = None

@@ -9,10 +9,12 @@ from jaxspec.core.runtime.near_miss import choose_one
 from jaxspec.targets.families.family import TargetFamily
 from jaxspec.targets.families.hf_fields import find_text_config
 from jaxspec.targets.families.shipped.gemma3 import GEMMA3
+from jaxspec.targets.families.shipped.gemma4 import GEMMA4
 from jaxspec.targets.families.shipped.glm4_moe import GLM4_MOE
 from jaxspec.targets.families.shipped.gpt_oss import GPT_OSS
 from jaxspec.targets.families.shipped.granite import GRANITE
 from jaxspec.targets.families.shipped.llama import LLAMA, MINISTRAL, MINISTRAL3, MISTRAL
+from jaxspec.targets.families.shipped.mimo import MIMO_V2_FLASH
 from jaxspec.targets.families.shipped.olmo import OLMO2, OLMO3
 from jaxspec.targets.families.shipped.phi3 import PHI3
 from jaxspec.targets.families.shipped.qwen import QWEN2, QWEN3
@@ -87,6 +89,6 @@ def family_of_hf(hf: dict[str, Any]) -> TargetFamily:
 
 
 _SHIPPED = (QWEN3, LLAMA, QWEN3_MOE, QWEN2, MISTRAL, MINISTRAL, MINISTRAL3, PHI3, OLMO2, OLMO3)
-_SHIPPED += (SMOLLM3, GRANITE, GPT_OSS, GEMMA3, GLM4_MOE)
+_SHIPPED += (SMOLLM3, GRANITE, GPT_OSS, GEMMA3, GEMMA4, GLM4_MOE, MIMO_V2_FLASH)
 for _family in _SHIPPED:
     register(_family)

@@ -107,7 +107,8 @@ def _lies_as_it_is(leaf: Leaf) -> bool:
 
     Its shares are no rows or columns of a matrix: gpt-oss's experts are such.
     """
-    return not (leaf.transpose or leaf.stacked) and len(leaf.shapes[0]) > 1
+    axes = len(leaf.shapes[0])
+    return axes > 2 or (axes > 1 and not (leaf.transpose or leaf.stacked))
 
 
 def _cut_array(tree: dict[str, Any], leaf: Leaf, split: Split, mesh: Mesh) -> jax.Array:

@@ -184,10 +184,10 @@ def find_split(
     if not path[0].startswith("layers_"):
         return Split()
     layer = config.layer(int(path[0].removeprefix("layers_")))
-    if module == "mlp" and layer.moe is not None:
+    if module == "experts" or (module == "mlp" and layer.moe is not None):
         return _find_expert_split(name, layer, devices, scale)
-    if module == "qkv":
-        return Split(-1, _order_heads(layer, devices, "qkv"))
+    if module in ("qkv", "q"):
+        return Split(-1, _order_heads(layer, devices, module))
     if module in ("q_norm", "k_norm") and layer.qk_norm_whole:
         return Split(-1, _order_heads(layer, devices, module[0]))
     if name == "sinks":
@@ -231,14 +231,14 @@ def _order_heads(layer: LayerConfig, devices: int, kinds: str) -> np.ndarray:
     queries, keys = layer.num_heads, layer.num_kv_heads
     start, before = {}, 0
     for kind, count in zip("qkv", layer.count_columns(), strict=True):
-        if kind in kinds:
+        if kind in kinds and count:
             start[kind], before = before, before + count
     columns: list[np.ndarray] = []
     for device in range(devices):
         first = device * keys // devices
         own = range(first, first + max(keys // devices, 1))
         asked = range(device * queries // devices, (device + 1) * queries // devices)
-        for kind in kinds:
+        for kind in start:
             width = layer.value_dim if kind == "v" else layer.head_dim
             heads = np.array(asked if kind == "q" else own)[:, None]
             columns.append((start[kind] + heads * width + np.arange(width)).ravel())
@@ -260,8 +260,9 @@ def _ffn_sizes(config: TargetConfig, experts: str) -> set[int]:
     """List the numbers of channels that devices share."""
     found = set()
     for layer in config.list_layers():
-        if layer.moe is None:
+        if layer.has_dense():
             found.add(layer.ffn_size)
+        if layer.moe is None:
             continue
         found |= {layer.moe.shared_ffn_size} - {0}
         found |= {layer.moe.expert_ffn_size} if experts == "channel" else set()

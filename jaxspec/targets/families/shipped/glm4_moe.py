@@ -12,9 +12,10 @@ from jaxspec.targets.families.hf_fields import integer, read_first
 from jaxspec.targets.layer_leaves import list_experts, list_gated
 
 
-def _read(hf: dict[str, Any]) -> dict[str, Any]:
-    expert, shared = integer(hf, "moe_intermediate_size"), hf.get("n_shared_experts", 1)
-    moe = MoEConfig(
+def read_sigmoid(hf: dict[str, Any], shared: int) -> MoEConfig:
+    """Read experts behind a sigmoid router, `shared` of which every token uses."""
+    expert = integer(hf, "moe_intermediate_size")
+    return MoEConfig(
         num_experts=read_first(hf, "n_routed_experts", "num_local_experts"),
         experts_per_token=integer(hf, "num_experts_per_tok"),
         expert_ffn_size=expert,
@@ -23,10 +24,13 @@ def _read(hf: dict[str, Any]) -> dict[str, Any]:
         weight_scale=float(hf.get("routed_scaling_factor") or 1.0),
         groups=integer(hf, "n_group", 1),
         kept_groups=integer(hf, "topk_group", 1),
-        shared_ffn_size=expert * (shared or 0),
+        shared_ffn_size=expert * shared,
     )
+
+
+def _read(hf: dict[str, Any]) -> dict[str, Any]:
     return {
-        "moe": moe,
+        "moe": read_sigmoid(hf, hf.get("n_shared_experts", 1) or 0),
         "qk_norm": bool(hf.get("use_qk_norm", False)),
         "qkv_bias": bool(hf.get("attention_bias", False)),
         "o_bias": False,
@@ -42,7 +46,8 @@ def _read_layers(hf: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"moe": None} if kind == "dense" else {} for kind in types]
 
 
-def _write(config: TargetConfig) -> dict[str, Any]:
+def write_sigmoid(config: TargetConfig) -> dict[str, Any]:
+    """Write the entries that `read_sigmoid` reads, and which layers are dense."""
     moe = config.moe
     dense = [layer.moe is None for layer in config.list_layers()]
     return {
@@ -53,14 +58,19 @@ def _write(config: TargetConfig) -> dict[str, Any]:
         "routed_scaling_factor": moe.weight_scale,
         "n_group": moe.groups,
         "topk_group": moe.kept_groups,
-        "n_shared_experts": moe.shared_ffn_size // moe.expert_ffn_size,
         "first_k_dense_replace": dense.index(False) if False in dense else len(dense),
         "mlp_layer_types": ["dense" if one else "sparse" for one in dense],
-        "use_qk_norm": config.qk_norm,
     }
 
 
-def _list_sparse(config: LayerConfig, index: int) -> list[Leaf]:
+def _write(config: TargetConfig) -> dict[str, Any]:
+    shared = config.moe.shared_ffn_size // config.moe.expert_ffn_size
+    own = {"n_shared_experts": shared, "use_qk_norm": config.qk_norm}
+    return write_sigmoid(config) | own
+
+
+def list_sigmoid(config: LayerConfig, index: int) -> list[Leaf]:
+    """List the leaves of a layer's experts, their router and its correction, which are float32."""
     path, names = (f"layers_{index}", "mlp"), f"model.layers.{index}.mlp"
     router, *experts = list_experts(config, index)
     bias = (f"{names}.gate.e_score_correction_bias",)
@@ -103,7 +113,7 @@ GLM4_MOE = TargetFamily(
     read=_read,
     read_layers=_read_layers,
     write=_write,
-    list_sparse=_list_sparse,
+    list_sparse=list_sigmoid,
     gguf=GgufFamily("glm4moe", layers=_NAMES, read=_read_gguf),
     further_layers=True,
 )
