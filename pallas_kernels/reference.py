@@ -46,10 +46,10 @@ def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None, scal
       mask: uint32 [B, T, ceil(R / 32)]; bit j of row i is set if new row i sees row j of `k`. None
         is causal.
       prefix: (cache_k [L, B, K, S, D], cache_v [L, B, K, S, Dv], layer, length int32 [B], first
-        int32 [B] or None). Every new row sees `length` rows of the cache, starting at row `first` (None: 0), where
-        positions count from 0. The layer may be int32 [2]: its second entry is then the first of B
-        sequences in a cache of more. Only this function and `pallas_kernels.attention.blocks` take
-        that.
+        int32 [B] or None). Every new row sees `length` rows of the cache, starting at row `first`
+        (None: 0), where positions count from 0. The cache may be in fp8. The layer may be int32
+        [2]: its second entry is then the first of B sequences in a cache of more. Only this
+        function and `pallas_kernels.attention.blocks` take that.
       window: int or None; a row at position p sees prefix positions above p - window. What it sees
         of new rows, `mask` alone says.
       scale: factor of the scores, a static float (default: D ** -0.5).
@@ -71,7 +71,9 @@ def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None, scal
         if window is not None:
             live = live & (slots > positions[..., None] - window)
         held = [
-            jax.lax.dynamic_slice(cache, place_of(layer), (1, q.shape[0], *cache.shape[2:]))[0]
+            jax.lax.dynamic_slice(cache, place_of(layer), (1, q.shape[0], *cache.shape[2:]))[
+                0
+            ].astype(q.dtype)
             for cache in (cache_k, cache_v)
         ]
         keys, values, seen = [held[0], *keys], [held[1], *values], [live, *seen]

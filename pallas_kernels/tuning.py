@@ -17,6 +17,8 @@ from pallas_kernels.device import Device
 
 HEAD_DIMS = (64, 128, 256)
 DTYPES = ("bfloat16", "float16", "float32")
+# Of caches alone; GPUs before Ada cannot convert it.
+SHORT_CACHE, LEAST_SHORT = "float8_e4m3fn", (8, 9)
 # Multiprocessors of a common GPU of each generation, for devices that do not report theirs.
 _CORES = {(8, 0): 108, (8, 6): 82, (8, 9): 58, (9, 0): 132, (10, 0): 148}
 # Attention in plain JAX. A block of keys should stay in a CPU core's cache between its copy and the
@@ -115,6 +117,8 @@ def unsupported(problem: Problem | None, device: Device) -> str | None:
         return f"needs an NVIDIA GPU, this is {device}"
     if device.compute_capability < (8, 0):
         return f"needs compute capability 8.0, this is {device}"
+    if problem and SHORT_CACHE in problem.dtypes and device.compute_capability < LEAST_SHORT:
+        return f"an fp8 cache needs compute capability 8.9, this is {device}"
     return versions.missing_triton() or unsupported_shape(problem, device)
 
 
@@ -126,9 +130,10 @@ def unsupported_shape(problem: Problem | None, device: Device) -> str | None:
         return f"head dimension {problem.head_dim} is not one of {', '.join(map(str, HEAD_DIMS))}"
     if problem.value_dim is not None:
         return f"values are {problem.value_dim} wide, keys {problem.head_dim}"
-    if len(problem.dtypes) != 1:
-        return f"queries, keys and cache differ in dtype: {', '.join(sorted(problem.dtypes))}"
-    (dtype,) = problem.dtypes
+    dtypes = problem.dtypes - {SHORT_CACHE}
+    if len(dtypes) != 1:
+        return f"queries, keys and cache differ in dtype: {', '.join(sorted(dtypes))}"
+    (dtype,) = dtypes
     return None if dtype in DTYPES else f"dtype {dtype} is not one of {', '.join(DTYPES)}"
 
 
@@ -183,7 +188,7 @@ def live_steps(problem: Problem, device: Device) -> Steps:
         while parts[-1] < capacity:
             parts.append(4 * parts[-1])
         return Steps(None, (*parts[:-1], capacity))
-    width = 2 if problem.dtypes <= {"bfloat16", "float16"} else 4
+    width = 4 if "float32" in problem.dtypes else 2
     row_bytes = problem.batch * problem.kv_heads * problem.head_dim * width
     most = LOOP_ROWS if problem.rows < LOOP_ROWS else 4 * LOOP_ROWS
     fits = 1 << max(0, (BLOCK_BYTES // row_bytes).bit_length() - 1)

@@ -22,11 +22,12 @@ Rows = tuple[jax.Array, ...]
 
 
 def allocate(config: TransformerConfig, batch: int, capacity: int, dtype: DTypeLike) -> KVCache:
-    """Allocate an empty cache with `capacity` rows per sequence.
+    """Allocate an empty cache with `capacity` rows per sequence, in the config's `cache_dtype` or
+    else in `dtype`.
 
     It is filled with zeros, because masked rows are still multiplied by a weight of zero.
     """
-    k, v = [], []
+    k, v, dtype = [], [], config.cache_dtype or dtype
     for group in config.list_cache_groups():
         rows = len(group.layers), batch, group.kv_heads, capacity
         k.append(jnp.zeros((*rows, group.head_dim), dtype))

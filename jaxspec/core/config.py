@@ -89,6 +89,8 @@ class LayerConfig:
       per_layer_size: width P of inputs that every token has for every layer, which a layer adds
         through a gate (Gemma 3n and 4); 0: there are none.
       output_scale: whether a layer's result is multiplied by a stored number.
+      cache_dtype: narrower dtype that keys and values are rounded to, and cached in; None: those of
+        the activations.
     """
 
     hidden_size: int
@@ -119,6 +121,7 @@ class LayerConfig:
     kv_source: int | None = None
     per_layer_size: int = 0
     output_scale: bool = False
+    cache_dtype: str | None = None
 
     @property
     def value_dim(self) -> int:
@@ -239,6 +242,11 @@ class TargetConfig(TransformerConfig):
     def take_layers(self, count: int) -> TargetConfig:
         """Return the same model with its first `count` layers alone."""
         return dataclasses.replace(self, num_layers=count, layers=self.layers[:count])
+
+    def with_cache(self, dtype: str | None) -> TargetConfig:
+        """Return the same model with keys and values in another `cache_dtype`."""
+        layers = tuple(dataclasses.replace(one, cache_dtype=dtype) for one in self.layers)
+        return dataclasses.replace(self, cache_dtype=dtype, layers=layers)
 
     def count_sparse(self) -> int:
         """Count the layers with experts."""

@@ -94,7 +94,7 @@ def count_cache(config: TargetConfig, devices: int, tokens: int, itemsize: int =
     for group in config.list_cache_groups():
         own = group._replace(kv_heads=max(group.kv_heads, devices) // devices)
         numbers += len(group.layers) * own.count_numbers()
-    return numbers * tokens * itemsize
+    return numbers * tokens * (1 if config.cache_dtype else itemsize)
 
 
 def sum_seconds(config: TargetConfig, devices: int, rows: int, link: Link = NVLINK) -> float:

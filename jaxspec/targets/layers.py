@@ -85,6 +85,8 @@ class Attention(nn.Module):
             q, k, v = self._project(x, rope, cached)
         else:
             q, (k, v) = self._queries(self.q(x), rope), source_kv
+        if c.cache_dtype is not None:
+            k, v = round_to(k, c.cache_dtype), round_to(v, c.cache_dtype)
         if c.position_growth is not None:
             q = _grow(q, positions, *c.position_growth)
         keys, values = (k, v) if earlier is None else behind(earlier, k, v)
@@ -130,6 +132,16 @@ class Attention(nn.Module):
         """Split q [B, T, H * D] into heads, normalise and rotate them."""
         heads = (*q.shape[:2], self.config.num_heads, self.config.head_dim)
         return apply_rope(self._normalized("q_norm", q, heads), rope)
+
+
+def round_to(x: jax.Array, dtype: str) -> jax.Array:
+    """Round to the nearest numbers that a narrower `dtype` has; the result has x's dtype.
+
+    New rows are read so too, not only from the cache: what a row sees does not depend on the round
+    in which it is verified.
+    """
+    most = float(jnp.finfo(dtype).max)
+    return jnp.clip(x, -most, most).astype(dtype).astype(x.dtype)
 
 
 def _grow(q: jax.Array, positions: jax.Array, a: float, b: float) -> jax.Array:

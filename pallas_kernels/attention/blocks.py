@@ -88,7 +88,9 @@ def _in_blocks(q, k, v, positions, mask, prefix, scoring: Scoring, sinks, keys: 
         # The last block begins earlier if the cache holds no whole number of blocks.
         at = jnp.minimum(i * keys, capacity - keys)
         block = [
-            lax.dynamic_slice(cache, place_of(layer, at), _block(cache, batch, keys))[0]
+            lax.dynamic_slice(cache, place_of(layer, at), _block(cache, batch, keys))[0].astype(
+                q.dtype
+            )
             for cache in (cache_k, cache_v)
         ]
         slot = at + jnp.arange(keys)

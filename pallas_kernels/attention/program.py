@@ -181,8 +181,8 @@ def _prefix(ref, rows: Rows, q, scale, state, last, part, cut: Tiles):
         slot = i * cut.keys + jnp.arange(cut.keys, dtype=jnp.int32)
         inside = (slot >= first) & (slot < end)
         at = (layer, *sequence, pl.ds(i * cut.keys, cut.keys), slice(None))
-        k = triton.load(ref["cache_k"].at[at], mask=inside[:, None], other=0.0)
-        v = triton.load(ref["cache_v"].at[at], mask=inside[:, None], other=0.0)
+        k = triton.load(ref["cache_k"].at[at], mask=inside[:, None], other=0.0).astype(q.dtype)
+        v = triton.load(ref["cache_v"].at[at], mask=inside[:, None], other=0.0).astype(q.dtype)
         seen = inside[None, :]
         if last is not None:
             seen = seen & ((slot - first)[None, :] > last[:, None])

@@ -341,7 +341,7 @@ def test_prompt_sources_and_options(capsys, monkeypatch, tmp_path):
     assert run(capsys, "generate", "m", "--drafter", "d", *options)[0] == 0
     assert calls[0][1] == "from a file\n"
     params, prompt, options = calls[1]
-    given = {"drafter": "d", "dtype": "bfloat16", "quantize": None}
+    given = {"drafter": "d", "dtype": "bfloat16", "quantize": None, "cache_dtype": None}
     assert params[:2] == ("m", given | {"mesh": None, "experts": "channel"})
     assert prompt == [{"role": "user", "content": "from stdin"}]
     assert options["stop"] == ("x", 7) and options["sampling"].top_p == 0.9

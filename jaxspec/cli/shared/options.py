@@ -56,6 +56,11 @@ def add_model(parser: argparse.ArgumentParser, default: str | None = "mini") -> 
         help="store each weight of the target in one byte; keep those that the checkpoint has in "
         "four bits; or none in few bits (default: keep those that it has in one byte)",
     )
+    parser.add_argument(
+        "--cache-dtype",
+        choices=("fp8",),
+        help="round the target's keys and values to one byte (default: keep them as --dtype)",
+    )
 
 
 def add_name(parser: argparse.ArgumentParser, default: str | None = "mini") -> None:

@@ -50,6 +50,7 @@ def load_params(arguments: argparse.Namespace) -> Params:
         drafter=read_drafters(arguments),
         dtype=arguments.dtype,
         quantize=arguments.quantize,
+        cache_dtype=arguments.cache_dtype,
         mesh=make_mesh(getattr(arguments, "tp", None)),
         experts=getattr(arguments, "experts", "channel"),
     )
