@@ -9,6 +9,7 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from jaxspec.core.rope import Rope
+from jaxspec.core.runtime.near_miss import choose_one
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -158,6 +159,7 @@ class CacheGroup(NamedTuple):
         return self.kv_heads * (self.head_dim + self.value_dim)
 
 
+_CACHE_DTYPES = {"fp8": "float8_e4m3fn"}
 _LAYER_FIELDS = tuple(field.name for field in dataclasses.fields(LayerConfig))
 
 
@@ -243,8 +245,15 @@ class TargetConfig(TransformerConfig):
         """Return the same model with its first `count` layers alone."""
         return dataclasses.replace(self, num_layers=count, layers=self.layers[:count])
 
-    def with_cache(self, dtype: str | None) -> TargetConfig:
-        """Return the same model with keys and values in another `cache_dtype`."""
+    def with_cache(self, name: str | None) -> TargetConfig:
+        """Return the same model with other keys and values: in `fp8`, or as activations (None).
+
+        Raises:
+          ValueError: `name` is anything else.
+        """
+        if name not in (None, *_CACHE_DTYPES):
+            raise ValueError(f"unknown cache_dtype {name!r}: {choose_one(name, _CACHE_DTYPES)}")
+        dtype = _CACHE_DTYPES.get(name)
         layers = tuple(dataclasses.replace(one, cache_dtype=dtype) for one in self.layers)
         return dataclasses.replace(self, cache_dtype=dtype, layers=layers)
 

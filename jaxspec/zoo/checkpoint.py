@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from jaxspec.core.mesh import check_mesh
 from jaxspec.core.params import Params, Spec
 from jaxspec.core.runtime.jax_settings import check_platforms, under_own_settings
-from jaxspec.core.runtime.near_miss import choose_one, naming_options
+from jaxspec.core.runtime.near_miss import naming_options
 from jaxspec.io.files.safetensors_files import WeightFiles
 from jaxspec.io.files.tensors import weight_dtype
 from jaxspec.io.program_cache import keep_programs
@@ -29,7 +29,6 @@ from jaxspec.targets.sharding.shares import choose_experts, widen
 from jaxspec.zoo.drafters import find_sources, load_drafters, rank_drafters, read_configs
 from jaxspec.zoo.places import find_drafters, open_target, read_order, resolve_model
 
-CACHE_DTYPES = {"fp8": "float8_e4m3fn"}
 # Tokens without an embedding row that a tokenizer may have beside those that it calls added.
 _FEW = 16
 Params.load_tokenizer = staticmethod(load_tokenizer)
@@ -87,13 +86,9 @@ def load(
     dtype = dtype or default_dtype()
     weight_dtype(dtype)
     quant.check_kind(quantize, (*quant.KINDS, quant.INT4, quant.FULL))
-    if cache_dtype not in (None, *CACHE_DTYPES):
-        raise ValueError(
-            f"unknown cache_dtype {cache_dtype!r}: {choose_one(cache_dtype, CACHE_DTYPES)}"
-        )
     directory = resolve_model(name)
     config = target_config(read_entries(directory / "config.json"))
-    config = config.with_cache(CACHE_DTYPES.get(cache_dtype))
+    config = config.with_cache(cache_dtype)
     stored = _open_full(directory)
     sources = find_sources(name, directory, drafter)
     configs = read_configs(sources, config, directory)

@@ -38,6 +38,7 @@ def describe_call(
     layers,
     policy,
     quantize,
+    cache_dtype,
     **sampling,
 ) -> tuple[Spec, DecodeConfig]:
     """Return the model and the decode call that the options of `decode_loop` describe; ValueError
@@ -47,6 +48,7 @@ def describe_call(
         raise ValueError(f"unknown dtype {dtype!r}: {choose_one(dtype, _DTYPES)}")
     check_kind(quantize, (*KINDS, INT4))
     spec = architecture(arch)
+    spec = dataclasses.replace(spec, target=spec.target.with_cache(cache_dtype))
     if drafter != "ar":
         spec = swap_drafter(spec, drafter)
     if layers is not None:

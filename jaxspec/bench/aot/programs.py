@@ -44,6 +44,7 @@ def decode_loop(
     layers: int | None = None,
     policy: str | None = None,
     quantize: str | None = None,
+    cache_dtype: str | None = None,
 ) -> Program:
     """Make the program `jaxspec.round.loop.run` of a named architecture, ready to compile. Its
     arguments are shapes, and its caches are donated.
@@ -62,6 +63,7 @@ def decode_loop(
         does not draft; `auto`, the default's on a GPU, with its own rows; or `blockpilot`, which
         chooses among blocks of 4, 8 and 16 slots.
       quantize: weights of the target in few bits, see `abstract_params`.
+      cache_dtype: see `jaxspec.load`.
 
     Returns:
       The program, with the fact `cache_bytes`: the bytes of all donated caches.
@@ -82,6 +84,7 @@ def decode_loop(
         layers=layers,
         policy=policy,
         quantize=quantize,
+        cache_dtype=cache_dtype,
     )
     params, request = start.args[:2]
     config = start.static["config"]

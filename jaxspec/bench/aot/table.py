@@ -69,7 +69,8 @@ def _title(one: dict[str, Any]) -> str:
     if options["drafter"] == "ar":
         return "ar" + served
     only = "drafting of " if one["part"] == "draft" else ""
-    named = (options.get(name) for name in ("drafter", "builder", "budget", "policy", "quantize"))
+    names = ("drafter", "builder", "budget", "policy", "quantize", "cache_dtype")
+    named = (options.get(name) for name in names)
     return only + " ".join(str(each) for each in named if each is not None) + served
 
 

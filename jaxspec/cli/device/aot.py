@@ -83,6 +83,7 @@ def add_command(commands: options.Commands) -> None:
         choices=options.DTYPES,
         help="dtype of weights (default: bfloat16, or float16 where the GPU lacks it)",
     )
+    add("--cache-dtype", choices=("fp8",), help="keys and values in one byte (default: as --dtype)")
     add("--quantize", help="int8, fp8 or int4 weights of the target (default: as --dtype)")
     add("--layers", type=int, help="compile fewer target layers (default: all)")
     add("--tp", type=int, default=1, help=f"GPUs that share the target {default}")
@@ -130,7 +131,17 @@ def _list_calls(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """List the programs that the options name, as options of `compile_decode_loop` without a dtype."""
     from jaxspec.bench.architectures import DRAFTER
 
-    names = ("arch", "batch", "layers", "quantize", "temperature", "top_k", "top_p", "min_p")
+    names = (
+        "arch",
+        "batch",
+        "layers",
+        "quantize",
+        "cache_dtype",
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+    )
     names = (*names, "acceptance", "budget", "policy", "experts")
     shared = {name: getattr(arguments, name) for name in names}
     shared |= {"capacity": arguments.context, "devices": arguments.tp}
