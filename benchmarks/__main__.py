@@ -101,6 +101,10 @@ STUDIES = {
     "recipes": Study(
         "benchmarks.training.sweep", "train drafters by several recipes, and compare them"
     ),
+    "rounding": Study(
+        "benchmarks.latency.rounding_command",
+        "count the tokens that narrower weights and caches change",
+    ),
     "saturate": Study(
         "benchmarks.serving.saturate_command",
         "compare the serving engine with one call of `decode` for the same batch",
