@@ -53,7 +53,8 @@ def speculators_config(hf: dict[str, Any]) -> BlockDrafterConfig:
     kind = hf.get("speculators_model_type")
     if kind != TYPE:
         raise ValueError(
-            f"speculators drafters of type {kind!r} are not supported (only {TYPE!r} is)"
+            f"speculators drafters of type {kind!r} are not supported: use another drafter of this "
+            "target"
         )
     return BlockDrafterConfig(**read_drafting(hf, kind))
 
