@@ -206,7 +206,12 @@ def _run_prompt(
     chunks = (length[0] + size - 1) // size
     filled, *rest = jax.lax.fori_loop(0, chunks, feed, (begin, *_empty_rest(round, 1, capacity)))
     lengths = cache.length.at[sequence].set(length[0])
-    return KVCache(filled.k, filled.v, lengths), *rest
+    states = jax.tree.map(
+        lambda whole, own: jax.lax.dynamic_update_slice_in_dim(whole, own, sequence, 1),
+        cache.recurrent,
+        filled.recurrent,
+    )
+    return KVCache(filled.k, filled.v, lengths, states), *rest
 
 
 def hold_sequence(
@@ -214,13 +219,18 @@ def hold_sequence(
 ) -> SequenceCache | PartCache:
     """Hold one sequence of a cache in place, for the chunks of its prompt.
 
+    States of recurrent layers are copied, since all of a state is written in every chunk.
+
     Args:
       length: int32 [1], its rows.
       sequence: int32 [], which one it is.
     """
     # On a CPU, XLA would copy a cache that changes its shape in a loop over chunks.
     kind = PartCache if reads_places() else SequenceCache
-    return kind(cache.k, cache.v, length, sequence)
+    states = jax.tree.map(
+        lambda whole: jax.lax.dynamic_slice_in_dim(whole, sequence, 1, 1), cache.recurrent
+    )
+    return kind(cache.k, cache.v, length, sequence, states)
 
 
 def feed_chunk(
@@ -260,7 +270,7 @@ def feed_chunk(
     # copy the cache. So make it depend on the last layer, by lengths that never occur.
     after_reads = out.hidden[:, 0, 0].astype(jnp.int32)
     count = jnp.where(length < 0, after_reads, jnp.clip(length - start, 0, size))
-    return append(cache, out.k, out.v, count), draft, out
+    return append(cache, out.k, out.v, count, out.stash), draft, out
 
 
 def _empty_rest(round: Round, batch: int, capacity: int) -> tuple[Any, Any, jax.Array, jax.Array]:

@@ -134,7 +134,8 @@ def find_axes(session: Session, state: DecodeState) -> DecodeState:
     """Return the axis of the sequences in each array of a state; `SHARED` where there is none."""
     plan = make_plan(session.params.spec, session.config)
     axes = jax.tree.map(lambda leaf: 0, state)
-    axes = axes.replace(cache=axes.cache.replace(k=1, v=1))
+    cache = jax.tree.map(lambda leaf: 1, state.cache).replace(length=0)
+    axes = axes.replace(cache=cache)
     drafter, policy = plan.drafter, plan.policy
     if drafter is not None:
         size = session.capacity, session.params.dtype

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jaxspec.core.config import TransformerConfig
-from jaxspec.core.state import KVCache
+from jaxspec.core.recurrent import Stash, allocate_states, commit
+from jaxspec.core.state import KVCache, RecurrentState
 
 Rows = tuple[jax.Array, ...]
 
@@ -32,7 +33,8 @@ def allocate(config: TransformerConfig, batch: int, capacity: int, dtype: DTypeL
         rows = len(group.layers), batch, group.kv_heads, capacity
         k.append(jnp.zeros((*rows, group.head_dim), dtype))
         v.append(jnp.zeros((*rows, group.value_dim), dtype))
-    return KVCache(tuple(k), tuple(v), jnp.zeros(batch, jnp.int32))
+    states = allocate_states(config, batch, dtype)
+    return KVCache(tuple(k), tuple(v), jnp.zeros(batch, jnp.int32), states)
 
 
 def filled(k: Rows, v: Rows, length: jax.Array | None) -> KVCache:
@@ -52,12 +54,14 @@ class SequenceCache(flax.struct.PyTreeNode):
       k, v: of each group [L, B, K, S, D], the rows of all sequences.
       length: int32 [1], rows of this sequence.
       sequence: int32 [], which one it is.
+      recurrent: states of this sequence alone, [L, 1, ...].
     """
 
     k: Rows
     v: Rows
     length: jax.Array
     sequence: jax.Array
+    recurrent: tuple[RecurrentState, ...] = ()
 
     @property
     def capacity(self) -> int:
@@ -87,12 +91,14 @@ class PartCache(flax.struct.PyTreeNode):
       k, v: of each group [L, B, K, S, D], the rows of all sequences.
       length: int32 [P], rows of each of these sequences.
       sequence: int32 [], the first of them.
+      recurrent: states of these sequences alone, [L, P, ...].
     """
 
     k: Rows
     v: Rows
     length: jax.Array
     sequence: jax.Array
+    recurrent: tuple[RecurrentState, ...] = ()
 
     @property
     def capacity(self) -> int:
@@ -156,15 +162,19 @@ class PackedPrefix(NamedTuple):
 
 
 Cache = TypeVar("Cache", bound=KVCache | SequenceCache | PartCache)
+Gathered = TypeVar("Gathered", bound=tuple)
 
 
-def append(cache: Cache, k: Rows, v: Rows, count: jax.Array) -> Cache:
+def append(
+    cache: Cache, k: Rows, v: Rows, count: jax.Array, stash: tuple[Stash, ...] = ()
+) -> Cache:
     """Write new rows after each sequence's `length` and keep `count` of them.
 
     Args:
       k, v: of each group [L, B, T, K, D]. All T rows are written; those at or beyond `count` stay masked and are
         overwritten later, so the capacity must hold length + T rows.
       count: int32 [B], rows that become part of the sequence.
+      stash: what recurrent layers computed of the same rows, of each group.
     """
     # If nothing is kept, write to the unused end. The write then depends on `count`, which the
     # decode loop computes last. A write that could run before the reads of this round would make
@@ -176,6 +186,9 @@ def append(cache: Cache, k: Rows, v: Rows, count: jax.Array) -> Cache:
         k=jax.tree.map(write, cache.k, k),
         v=jax.tree.map(write, cache.v, v),
         length=cache.length + count,
+        recurrent=tuple(
+            commit(state, rows, count) for state, rows in zip(cache.recurrent, stash, strict=True)
+        ),
     )
 
 
@@ -195,10 +208,12 @@ def _write(rows: jax.Array, new: jax.Array, first: int | jax.Array, start: jax.A
     return rows
 
 
-def gather_path(rows: Rows, path: jax.Array) -> Rows:
-    """Gather rows [L, B, A, K, D] of each group's [L, B, N, K, D] along `path` int32 [B, A]."""
+def gather_path(rows: Gathered, path: jax.Array) -> Gathered:
+    """Gather rows [L, B, A, ...] of each array's [L, B, N, ...] along `path` int32 [B, A]."""
 
     def gather(group: jax.Array) -> jax.Array:
-        return jnp.take_along_axis(group, path[None, :, :, None, None], axis=2)
+        return jnp.take_along_axis(
+            group, path.reshape(1, *path.shape, *(1,) * (group.ndim - 3)), axis=2
+        )
 
     return jax.tree.map(gather, rows)

@@ -55,6 +55,30 @@ class MoEConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class DeltaConfig:
+    """A gated delta net, which a layer has in place of attention (Yang et al. 2024; Qwen3.5).
+
+    Attributes:
+      key_heads: number Hk of heads of queries and keys.
+      value_heads: number Hv of heads of values, each with a state [dk, dv]; head h reads key head
+        h // (Hv // Hk).
+      key_dim, value_dim: dk and dv.
+      conv_width: rows that the causal convolution reads, a row's own included.
+    """
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    conv_width: int = 4
+
+    @property
+    def channels(self) -> int:
+        """Return the channels C of the convolution: queries, keys and values of all heads."""
+        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class LayerConfig:
     """Sizes and options of a decoder layer. Layers with equal configs share one trace.
 
@@ -82,6 +106,8 @@ class LayerConfig:
       residual_scale: factor of what attention and feed-forward add to the stream (Granite).
       position_growth: (a, b): queries at position p grow by 1 + a log(1 + floor(p / b)) (Ministral
         3); None: not at all.
+      output_gate: whether each query head has a gate, by whose sigmoid its result is multiplied;
+        the query projection computes both (Qwen3.5).
       moe: sparse feed-forward in place of the dense one, or beside it; None: dense.
       k_is_v: whether values are what keys are projected to, before their norm (Gemma 4).
       v_norm: whether values are divided by their root mean square.
@@ -92,6 +118,7 @@ class LayerConfig:
       output_scale: whether a layer's result is multiplied by a stored number.
       cache_dtype: narrower dtype that keys and values are rounded to, and cached in; None: those of
         the activations.
+      delta: gated delta net in place of attention; None: attention.
     """
 
     hidden_size: int
@@ -115,6 +142,7 @@ class LayerConfig:
     o_bias: bool = False
     residual_scale: float = 1.0
     position_growth: tuple[float, float] | None = None
+    output_gate: bool = False
     moe: MoEConfig | None = None
     k_is_v: bool = False
     v_norm: bool = False
@@ -123,6 +151,7 @@ class LayerConfig:
     per_layer_size: int = 0
     output_scale: bool = False
     cache_dtype: str | None = None
+    delta: DeltaConfig | None = None
 
     @property
     def value_dim(self) -> int:
@@ -130,11 +159,12 @@ class LayerConfig:
         return self.head_dim if self.v_head_dim is None else self.v_head_dim
 
     def count_columns(self) -> tuple[int, int, int]:
-        """Count the columns of the projections to queries, to keys and to values."""
+        """Count the columns of the projections to queries and their gates, keys, and values."""
         keys, values = (self.num_kv_heads * width for width in (self.head_dim, self.value_dim))
         if self.kv_source is not None:
             keys = values = 0
-        return self.num_heads * self.head_dim, keys, 0 if self.k_is_v else values
+        queries = self.num_heads * self.head_dim * (1 + self.output_gate)
+        return queries, keys, 0 if self.k_is_v else values
 
     def has_dense(self) -> bool:
         """Whether the layer has a dense feed-forward."""
@@ -157,6 +187,18 @@ class CacheGroup(NamedTuple):
     def count_numbers(self) -> int:
         """Count the numbers that a token has in a layer's cache."""
         return self.kv_heads * (self.head_dim + self.value_dim)
+
+
+class RecurrentGroup(NamedTuple):
+    """Recurrent layers that are alike: their states are stacked arrays.
+
+    Attributes:
+      delta: what they are.
+      layers: the layers, ascending.
+    """
+
+    delta: DeltaConfig
+    layers: tuple[int, ...]
 
 
 _CACHE_DTYPES = {"fp8": "float8_e4m3fn"}
@@ -184,17 +226,26 @@ class TransformerConfig(LayerConfig):
         """
         found: dict[tuple[int, int, int], list[int]] = {}
         for i, c in enumerate(self.list_layers()):
-            if c.kv_source is None:
+            if c.kv_source is None and c.delta is None:
                 found.setdefault((c.num_kv_heads, c.head_dim, c.value_dim), []).append(i)
         return tuple(CacheGroup(*sizes, tuple(layers)) for sizes, layers in found.items())
 
+    def list_recurrent_groups(self) -> tuple[RecurrentGroup, ...]:
+        """List the groups of recurrent layers, in the order of their first layers."""
+        found: dict[DeltaConfig, list[int]] = {}
+        for i, c in enumerate(self.list_layers()):
+            if c.delta is not None:
+                found.setdefault(c.delta, []).append(i)
+        return tuple(RecurrentGroup(delta, tuple(layers)) for delta, layers in found.items())
+
     def list_cache_places(self) -> tuple[tuple[int, int], ...]:
-        """List where the keys and values that every layer reads are: the group, and the index
-        there.
+        """List where the keys and values that every layer reads are, or its state: the group, and
+        the index there. Groups of recurrent layers are counted by themselves.
         """
         found = {
             layer: (number, index)
-            for number, group in enumerate(self.list_cache_groups())
+            for groups in (self.list_cache_groups(), self.list_recurrent_groups())
+            for number, group in enumerate(groups)
             for index, layer in enumerate(group.layers)
         }
         sources = [c.kv_source for c in self.list_layers()]

@@ -16,6 +16,20 @@ import jax
 import numpy as np
 
 
+class RecurrentState(flax.struct.PyTreeNode):
+    """What recurrent layers keep of the committed tokens, however many these are.
+
+    A lower length does not take tokens back out of it, see `jaxspec.core.recurrent`.
+
+    Attributes:
+      conv: [L, B, w - 1, C], the last rows that went into the convolution, oldest first.
+      s: float32 [L, B, Hv, dk, dv].
+    """
+
+    conv: jax.Array
+    s: jax.Array
+
+
 class KVCache(flax.struct.PyTreeNode):
     """Keys and values of the committed tokens. Rows at or beyond `length` are masked.
 
@@ -23,11 +37,13 @@ class KVCache(flax.struct.PyTreeNode):
       k, v: of each group [L, B, K, S, D]; the rows of a head are contiguous (see
         `jaxspec.core.cache`).
       length: int32 [B].
+      recurrent: states of each `jaxspec.core.config.RecurrentGroup`.
     """
 
     k: tuple[jax.Array, ...]
     v: tuple[jax.Array, ...]
     length: jax.Array
+    recurrent: tuple[RecurrentState, ...] = ()
 
     @property
     def batch(self) -> int:

@@ -52,7 +52,7 @@ def commit(
         emitted=emitted,
         done=state.done | stopped | (emitted >= request.limit),
         root=jnp.where(emit > 0, last, state.root),
-        cache=append(state.cache, verified.k, verified.v, emit),
+        cache=append(state.cache, verified.k, verified.v, emit, verified.stash),
         rounds=state.rounds + (emit > 0),
         round_emitted=write_columns(state.round_emitted, emit[:, None], state.rounds),
         round_drafted=write_columns(state.round_drafted, rows, state.rounds),

@@ -20,6 +20,7 @@ from jaxspec.builders import Growth
 from jaxspec.core.cache import Rows
 from jaxspec.core.mesh import constrain
 from jaxspec.core.params import Params
+from jaxspec.core.recurrent import Stash
 from jaxspec.core.sampling.noise import gumbel, sequence_keys
 from jaxspec.core.sampling.settings import MIN_TEMPERATURE
 from jaxspec.core.state import Accepted, Request
@@ -185,6 +186,7 @@ class Verified(NamedTuple):
       k, v: of each group of layers [L, B, A, K, D], keys and values of its rows.
       features: [B, A, F], features of its rows.
       hidden: [B, A, E], hidden states of its rows; None unless the caller needs them.
+      stash: of each group of recurrent layers, of its rows.
     """
 
     accepted: Accepted
@@ -192,6 +194,7 @@ class Verified(NamedTuple):
     v: Rows
     features: jax.Array
     hidden: jax.Array | None = None
+    stash: tuple[Stash, ...] = ()
 
 
 def make_round(params: Params, request: Request, config: DecodeConfig) -> Round:

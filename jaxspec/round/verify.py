@@ -14,6 +14,7 @@ from jaxspec.acceptance import accept_match, accept_rejection, accept_sequential
 from jaxspec.core.cache import Rows, gather_path
 from jaxspec.core.mesh import constrain
 from jaxspec.core.params import Params
+from jaxspec.core.recurrent import Stash
 from jaxspec.core.sampling.sampling import draw
 from jaxspec.core.sampling.settings import MIN_TEMPERATURE
 from jaxspec.core.state import Accepted, DecodeState, KVCache, Tree
@@ -38,12 +39,14 @@ class TargetPass(NamedTuple):
       hidden: [B, N, E], after the final norm.
       k, v: of each group of layers [L, B, N, K, D], keys and values.
       features: [B, N, F], outputs of the layers that the drafter reads.
+      stash: of each group of recurrent layers.
     """
 
     hidden: jax.Array
     k: Rows
     v: Rows
     features: jax.Array
+    stash: tuple[Stash, ...] = ()
 
 
 def verify(
@@ -96,7 +99,7 @@ def run_target(round: Round, state: DecodeState, tree: Tree) -> TargetPass:
         tree.ancestors,
         feature_layers=round.feature_layers,
     )
-    return TargetPass(out.hidden, out.k, out.v, out.features)
+    return TargetPass(out.hidden, out.k, out.v, out.features, out.stash)
 
 
 def accept(
@@ -138,8 +141,8 @@ def keep_path(passed: TargetPass, accepted: Accepted, with_hidden: bool = False)
     rows = accepted.path[..., None]
     features = jnp.take_along_axis(passed.features, rows, axis=1)
     hidden = jnp.take_along_axis(passed.hidden, rows, axis=1) if with_hidden else None
-    k, v = gather_path(passed.k, accepted.path), gather_path(passed.v, accepted.path)
-    return Verified(accepted, k, v, features, hidden)
+    k, v, stash = gather_path((passed.k, passed.v, passed.stash), accepted.path)
+    return Verified(accepted, k, v, features, hidden, stash)
 
 
 @quick_jit(leave_out=True)

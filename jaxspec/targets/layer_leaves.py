@@ -72,6 +72,28 @@ def list_attention(
     return leaves
 
 
+def list_delta_net(config: LayerConfig, index: int) -> list[Leaf]:
+    """List the leaves of a layer's gated delta net, by the names of Qwen3.5's files."""
+    delta, width = config.delta, config.hidden_size
+    path, names = (f"layers_{index}", "delta_net"), f"model.layers.{index}.linear_attn"
+    heads, values = delta.value_heads, delta.value_heads * delta.value_dim
+    inputs = [f"{names}.in_proj_qkv", f"{names}.in_proj_z"]
+    gates = f"{names}.in_proj_b.weight", f"{names}.in_proj_a.weight"
+    return [
+        *linear((*path, "qkvz"), inputs, width, [delta.channels, values], False),
+        Leaf((*path, "beta_decay"), (gates,), ((heads, width),) * 2, transpose=True),
+        Leaf(
+            (*path, "conv"),
+            ((f"{names}.conv1d.weight",),),
+            ((delta.channels, 1, delta.conv_width),),
+        ),
+        Leaf((*path, "a_log"), ((f"{names}.A_log",),), ((heads,),), wide=True),
+        Leaf((*path, "dt_bias"), ((f"{names}.dt_bias",),), ((heads,),), wide=True),
+        vector((*path, "norm"), f"{names}.norm", delta.value_dim),
+        *linear((*path, "out"), [f"{names}.out_proj"], values, [width], False),
+    ]
+
+
 def list_mlp(
     config: LayerConfig, index: int, prefix: str = "model.", *, joined: bool = False
 ) -> list[Leaf]:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from jaxspec.core.config import LayerConfig
 from jaxspec.targets.attention import attend
+from jaxspec.targets.delta_net import GatedDeltaNet
 from jaxspec.targets.linear import Linear
 from jaxspec.targets.mlp import GatedMLP, choose_parts
 from jaxspec.targets.moe import SparseMLP
@@ -82,9 +83,10 @@ class Attention(nn.Module):
         """
         cached, c = prefix is not None, self.config
         if c.kv_source is None:
-            q, k, v = self._project(x, rope, cached)
+            q, k, v, gate = self._project(x, rope, cached)
         else:
-            q, (k, v) = self._queries(self.q(x), rope), source_kv
+            q, gate = self._queries(self.q(x), rope)
+            k, v = source_kv
         if c.cache_dtype is not None:
             k, v = round_to(k, c.cache_dtype), round_to(v, c.cache_dtype)
         if c.position_growth is not None:
@@ -102,15 +104,20 @@ class Attention(nn.Module):
             sinks=self.sinks if c.sinks else None,
         )
         out = out.reshape(*x.shape[:2], -1)
+        if gate is not None:
+            out = out * jax.nn.sigmoid(gate)
         return self.o(out, choose_parts(out, c.hidden_size, cached)), (k, v)
 
-    def _project(self, x, rope, cached: bool) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Compute q [B, T, H, D], k [B, T, K, D] and v [B, T, K, Dv]; rotate q and k."""
+    def _project(self, x, rope, cached: bool) -> tuple:
+        """Compute q [B, T, H, D], k [B, T, K, D] and v [B, T, K, Dv]; rotate q and k.
+
+        The fourth is the gate [B, T, H * D] of the result, or None.
+        """
         c = self.config
         queries, keys, values = c.count_columns()
         products = (self.qkv,) if self.fused else (self.q, self.kv)
         # Prompts and training without a cache are left to XLA: their rows are many.
-        usual = not c.qk_norm_whole and 2 * rope[0].shape[-1] == c.head_dim
+        usual = not (c.qk_norm_whole or c.output_gate) and 2 * rope[0].shape[-1] == c.head_dim
         usual = usual and keys == values and not c.v_norm
         split = heads.find_kernel(x.dtype, c.head_dim) if cached and usual else None
         if split is not None and not self.is_initializing():
@@ -123,15 +130,20 @@ class Attention(nn.Module):
             joined = jnp.concatenate([product(rows, parts) for product in products], axis=-1)
             joined = joined.reshape(-1, *x.shape[:2], joined.shape[-1])
             q, k, v = split(joined, rope, scales, sizes, norm_of(c), x.dtype)
-            return q, k, self._finish_values(v)
+            return q, k, self._finish_values(v), None
         projected = [product(x) for product in products]
         q, kv = jnp.split(projected[0], [queries], axis=-1) if self.fused else projected
-        return self._queries(q, rope), *self._rotated(kv, rope)
+        q, gate = self._queries(q, rope)
+        return q, *self._rotated(kv, rope), gate
 
-    def _queries(self, q: jax.Array, rope) -> jax.Array:
-        """Split q [B, T, H * D] into heads, normalise and rotate them."""
-        heads = (*q.shape[:2], self.config.num_heads, self.config.head_dim)
-        return apply_rope(self._normalized("q_norm", q, heads), rope)
+    def _queries(self, q: jax.Array, rope) -> tuple[jax.Array, jax.Array | None]:
+        """Split q into heads [B, T, H, D], normalise and rotate them; return their gates too."""
+        c, gate = self.config, None
+        if c.output_gate:  # each head's query stands before its gate
+            halves = jnp.split(q.reshape(*q.shape[:2], c.num_heads, -1), 2, axis=-1)
+            q, gate = (half.reshape(*q.shape[:2], -1) for half in halves)
+        heads = (*q.shape[:2], c.num_heads, c.head_dim)
+        return apply_rope(self._normalized("q_norm", q, heads), rope), gate
 
 
 def round_to(x: jax.Array, dtype: str) -> jax.Array:
@@ -167,7 +179,8 @@ def behind(earlier, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 class DecoderLayer(nn.Module):
-    """Attention and feed-forward, dense or sparse, with norms and residual connections.
+    """Attention, or a gated delta net, and feed-forward, dense or sparse, with norms and residual
+    connections.
 
     With `axis`, this is one device's share of the layer's heads and feed-forward, inside
     `jax.shard_map` over that axis of the mesh.
@@ -181,7 +194,10 @@ class DecoderLayer(nn.Module):
         c = self.config
         before, after = c.norms in ("pre", "sandwich"), c.norms in ("post", "sandwich")
         self.attention_norm = RMSNorm(norm_of(c)) if before else None
-        self.attention = Attention(c, self.fused_qkv, self.axis)
+        if c.delta is None:
+            self.attention = Attention(c, self.fused_qkv, self.axis)
+        else:
+            self.delta_net = GatedDeltaNet(c)
         self.attention_post_norm = RMSNorm(norm_of(c)) if after else None
         self.mlp_norm = RMSNorm(norm_of(c)) if before else None
         self.mlp = GatedMLP(c) if c.has_dense() else SparseMLP(c)
@@ -219,7 +235,8 @@ class DecoderLayer(nn.Module):
     ):
         """Run all between the first norm, whose result is `normed`, and the last addition.
 
-        The norm that follows does that addition, see `RMSNorm.add_normalize`.
+        The norm that follows does that addition, see `RMSNorm.add_normalize`. For a gated delta
+        net, `mask` and `prefix` are `lineage` and `prefix` of `GatedDeltaNet.in_parts`.
 
         Args:
           source_kv: keys and values of the new rows in the layer whose keys and values this one
@@ -228,11 +245,14 @@ class DecoderLayer(nn.Module):
 
         Returns:
           (`x` [B, T, E] after attention; what to add to it [S, B, T, E], None if `x` is complete;
-          new rows' k and v).
+          new rows' k and v, or of a gated delta net their `jaxspec.core.recurrent.Stash`).
         """
-        attended, new_kv = self.attention.in_parts(
-            normed, rope, positions, mask, prefix, window, earlier, source_kv
-        )
+        if self.config.delta is None:
+            attended, new_kv = self.attention.in_parts(
+                normed, rope, positions, mask, prefix, window, earlier, source_kv
+            )
+        else:
+            attended, new_kv = self.delta_net.in_parts(normed, mask, prefix)
         cached, c = prefix is not None, self.config
         attended = self._close(attended, self.attention_post_norm, x)
         x, normed = add_normalize(self.mlp_norm, x, attended, cached)

@@ -1,4 +1,4 @@
-"""Find the text model among the tensors of a model of text and images."""
+"""Find the target among the tensors of a model of text and images, or of one with a draft head."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ _PREFIXES: Mapping[str, str] = MappingProxyType(
         "language_model.lm_head.": "lm_head.",
     }
 )
+_MTP = "mtp."
 _PLAIN = ("model.embed_tokens.", "model.layers.", "model.norm.", "lm_head.")
 _LOG = logging.getLogger(__name__)
 
@@ -30,20 +31,24 @@ class TextPart(RenamedTensors):
 def open_text(read: Tensors) -> Tensors:
     """Return the text model's tensors under the names that they have where it is alone.
 
-    The log says how many others are left out.
+    The log says how many others are left out, and how many of a head for multi-token prediction.
     """
-    if not any(name.startswith(tuple(_PREFIXES)) for name in read):
+    if not any(name.startswith((*_PREFIXES, _MTP)) for name in read):
         return read
     is_idle = read.is_idle if isinstance(read, QuantisedTensors) else lambda name: False
-    names, others = {}, 0
+    names, others, drafts = {}, 0, 0
     for name in read:
         prefix = next((prefix for prefix in _PREFIXES if name.startswith(prefix)), None)
         if prefix is not None and not is_idle(name):
             names[_PREFIXES[prefix] + name[len(prefix) :]] = name
         elif name.startswith(_PLAIN):
             names[name] = name
+        elif name.startswith(_MTP):
+            drafts += 1
         elif prefix is None:
             others += 1
+    if drafts:
+        _LOG.warning("%d tensors of the model's own draft head (mtp.*) are not used", drafts)
     if others:
         _LOG.warning("%d tensors beside the text model are not used", others)
     return TextPart(read, names)

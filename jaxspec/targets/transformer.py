@@ -11,8 +11,10 @@ import jax.numpy as jnp
 
 from jaxspec.core.cache import PackedCache, PartCache, Rows, SequenceCache
 from jaxspec.core.config import TargetConfig
+from jaxspec.core.recurrent import Stash
 from jaxspec.core.state import KVCache
 from jaxspec.targets.attention import mask_window
+from jaxspec.targets.delta_net import Lineage
 from jaxspec.targets.head import declare_head
 from jaxspec.targets.layers import DecoderLayer
 from jaxspec.targets.linear import Linear, declare, look_up, multiply
@@ -29,12 +31,14 @@ class ForwardOutput(NamedTuple):
         before any norm.
       k, v: of each group of layers [L, B, T, K, D], keys and values of the new rows; the caller
         writes them to its cache.
+      stash: of each group of recurrent layers, what the caller commits to their states.
     """
 
     hidden: jax.Array
     features: jax.Array
     k: Rows
     v: Rows
+    stash: tuple[Stash, ...] = ()
 
 
 class Earlier(NamedTuple):
@@ -109,10 +113,14 @@ class Transformer(nn.Module):
         Args:
           tokens, positions: int32 [B, T].
           cache: prefix that every row sees up to `cache.length`. It is not written.
-          mask: uint32 [B, T, W], which new rows each new row sees; None is causal.
+          mask: uint32 [B, T, W], which new rows each new row sees; None is causal. With recurrent
+            layers, what a row sees are its ancestors in a tree, and parents come first.
           feature_layers: layers to return the outputs of, 0-based; -1 means the embeddings,
             `num_layers` the hidden state after the final norm.
           earlier: further rows that are not in the cache; `mask` is [B, T, ceil(R / 32)] then.
+
+        Raises:
+          ValueError: recurrent layers cannot see `earlier` rows, nor packed ones.
         """
         layers = self.config.list_layers()
         ropes = {(c.rope, c.head_dim): c for c in layers}
@@ -123,31 +131,43 @@ class Transformer(nn.Module):
             # In the layers' order: that of a set differs between processes, and so would programs.
             for window in dict.fromkeys(c.window for c in layers)
         }
+        stashes: list[list[Stash]] = [[] for _ in self.config.list_recurrent_groups()]
+        if stashes and (earlier is not None or isinstance(cache, PackedCache)):
+            raise ValueError(
+                "recurrent layers take no rows from outside of the cache or packed ones"
+            )
+        lineage = Lineage.of(mask) if stashes and mask is not None else None
         x = self.embed(tokens)
         per_layer = self._list_inputs(tokens, x) if self.config.per_layer_size else None
         norms = [*(layer.attention_norm for layer in self.layers), self.norm]
         normed = x if norms[0] is None else norms[0](x)
         features, places = {-1: x}, self.config.list_cache_places()
         keys, values = ([[] for _ in self.config.list_cache_groups()] for _ in range(2))
-        new_kv = []
+        new_kv: list[Any] = []
+        run = _run_now if self.is_initializing() else _run_shared
         for i, (layer, c) in enumerate(zip(self.layers, layers, strict=True)):
             group, index = places[i]
-            prefix = None if cache is None else cache.prefix(index, group=group)
             rows = None
-            if earlier is not None:
-                rows = earlier.k[group][index], earlier.v[group][index], earlier.row
-            run = _run_now if self.is_initializing() else _run_shared
-            given = ropes[c.rope, c.head_dim], positions, masks[c.window], prefix, rows
+            if c.delta is not None:
+                prefix = None if cache is None else (cache.recurrent[group], index)
+                given = None, None, lineage, prefix, None
+            else:
+                prefix = None if cache is None else cache.prefix(index, group=group)
+                if earlier is not None:
+                    rows = earlier.k[group][index], earlier.v[group][index], earlier.row
+                given = ropes[c.rope, c.head_dim], positions, masks[c.window], prefix, rows
             given += (
                 None if c.kv_source is None else new_kv[c.kv_source],
                 None if per_layer is None else per_layer[:, :, i],
             )
-            x, parts, (k, v) = run(layer, x, normed, *given)
+            x, parts, new = run(layer, x, normed, *given)
             x, normed = add_normalize(norms[i + 1], x, parts, cache is not None)
-            new_kv.append((k, v))
-            if c.kv_source is None:
-                keys[group].append(k)
-                values[group].append(v)
+            new_kv.append(new)
+            if c.delta is not None:
+                stashes[group].append(new)
+            elif c.kv_source is None:
+                keys[group].append(new[0])
+                values[group].append(new[1])
             features[i] = x
         hidden = features[len(self.layers)] = normed
         chosen = [features[i] for i in feature_layers]
@@ -157,6 +177,7 @@ class Transformer(nn.Module):
             jnp.concatenate(chosen, -1) if chosen else empty,
             tuple(map(jnp.stack, keys)),
             tuple(map(jnp.stack, values)),
+            tuple(jax.tree.map(lambda *rows: jnp.stack(rows), *group) for group in stashes),
         )
 
     def embed(self, tokens: jax.Array) -> jax.Array:

@@ -17,6 +17,7 @@ from jaxspec.io.weights.weight_map import Leaf, check_fit, linear, vector, write
 from jaxspec.targets.families.registry import family_of
 from jaxspec.targets.layer_leaves import (
     list_attention,
+    list_delta_net,
     list_ends,
     list_experts,
     list_mlp,
@@ -156,7 +157,11 @@ def _leaves(config: TargetConfig) -> list[Leaf]:
     vocab, width, family = config.vocab_size, config.hidden_size, family_of(config)
     leaves = [Leaf(("embedding",), ((EMBEDDING,),), ((vocab, width),))]
     for i, layer in enumerate(config.list_layers()):
-        leaves += list_norms(layer, i) + list_attention(layer, i, fused=True, joined=family.fused)
+        leaves += list_norms(layer, i)
+        if layer.delta is None:
+            leaves += list_attention(layer, i, fused=True, joined=family.fused)
+        else:
+            leaves += list_delta_net(layer, i)
         if layer.moe is None:
             leaves += list_mlp(layer, i, joined=family.fused)
         else:

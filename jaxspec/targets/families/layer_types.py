@@ -1,4 +1,4 @@
-"""Which layers of a model slide: `layer_types` in config.json, and what older files say."""
+"""The types of a model's layers: `layer_types` in config.json, and what older files say."""
 
 from __future__ import annotations
 
@@ -7,25 +7,30 @@ from typing import Any
 from jaxspec.core.config import TargetConfig
 from jaxspec.targets.families.hf_fields import integer
 
-FULL, SLIDING = "full_attention", "sliding_attention"
+FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
 
 
-def read_types(hf: dict[str, Any], default: list[str] | None = None) -> list[str]:
+def read_types(
+    hf: dict[str, Any],
+    default: list[str] | None = None,
+    supported: tuple[str, ...] = (FULL, SLIDING),
+) -> list[str]:
     """Read the type of every layer.
 
     Args:
       default: of a file that does not state them (default: full attention everywhere).
+      supported: types that the family may have.
 
     Raises:
       ValueError: a type is not supported, or there are not as many types as layers.
     """
     count = integer(hf, "num_hidden_layers")
     types = list(hf.get("layer_types") or default or [FULL] * count)
-    unknown = sorted(set(types) - {FULL, SLIDING})
+    unknown = sorted(set(types) - set(supported))
     if unknown:
         raise ValueError(
-            f"config.json: layers of type {unknown[0]!r} are not supported (supported: {FULL!r}, "
-            f"{SLIDING!r})"
+            f"config.json: layers of type {unknown[0]!r} are not supported (supported: "
+            f"{', '.join(map(repr, supported))})"
         )
     if len(types) != count:
         raise ValueError(f"config.json: layer_types lists {len(types)} of {count} layers")

@@ -18,6 +18,7 @@ from jaxspec.targets.families.shipped.mimo import MIMO_V2_FLASH
 from jaxspec.targets.families.shipped.olmo import OLMO2, OLMO3
 from jaxspec.targets.families.shipped.phi3 import PHI3
 from jaxspec.targets.families.shipped.qwen import QWEN2, QWEN3
+from jaxspec.targets.families.shipped.qwen3_5 import QWEN3_5
 from jaxspec.targets.families.shipped.qwen3_moe import QWEN3_MOE
 from jaxspec.targets.families.shipped.smollm3 import SMOLLM3
 
@@ -89,6 +90,6 @@ def family_of_hf(hf: dict[str, Any]) -> TargetFamily:
 
 
 _SHIPPED = (QWEN3, LLAMA, QWEN3_MOE, QWEN2, MISTRAL, MINISTRAL, MINISTRAL3, PHI3, OLMO2, OLMO3)
-_SHIPPED += (SMOLLM3, GRANITE, GPT_OSS, GEMMA3, GEMMA4, GLM4_MOE, MIMO_V2_FLASH)
+_SHIPPED += (SMOLLM3, GRANITE, GPT_OSS, GEMMA3, GEMMA4, GLM4_MOE, MIMO_V2_FLASH, QWEN3_5)
 for _family in _SHIPPED:
     register(_family)
