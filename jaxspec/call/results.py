@@ -12,7 +12,7 @@ from jaxspec.call.session import Session
 from jaxspec.call.text.detokenize import continue_after
 from jaxspec.call.text.stops import find_stop
 from jaxspec.call.text.streamed_text import StreamedText
-from jaxspec.core.state import Accepted, DecodeState, Tree
+from jaxspec.core.state import Accepted, DecodeState, RecurrentState, Tree
 from jaxspec.policies.protocol import Policy
 from jaxspec.round.verify import score_rows
 
@@ -65,10 +65,16 @@ def read_sequence(
     return tokens[: found[0]], found[1], True
 
 
-def record_round(session: Session, state: DecodeState, traces: Traces) -> None:
-    """Append the last round to the traces of the sequences that took part in it."""
+def record_round(
+    session: Session, before: tuple[RecurrentState, ...], state: DecodeState, traces: Traces
+) -> None:
+    """Append the last round to the traces of the sequences that took part in it.
+
+    Args:
+      before: states of recurrent layers before the round.
+    """
     round, temperature = (state.tree, state.accepted), session.request.sampling.temperature
-    scores = score_rows(session.params, state.cache, *round, temperature)
+    scores = score_rows(session.params, state.cache, before, *round, temperature)
     tree, accepted, scores = jax.device_get((*round, scores))
     for b, record in enumerate(traces):
         if accepted.count[b]:

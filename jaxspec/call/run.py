@@ -6,6 +6,7 @@ import time
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.call.hooks import UNTUNED, Hooks
@@ -16,7 +17,7 @@ from jaxspec.call.session import Session, matmul_precision
 from jaxspec.call.shrink import ShrinkingBatch
 from jaxspec.call.start import start_session
 from jaxspec.core.runtime.compilations import compilations
-from jaxspec.core.state import DecodeState
+from jaxspec.core.state import DecodeState, RecurrentState
 from jaxspec.round.loop import run
 
 # Rounds on the device between two looks of the host: for stop strings, and for finished sequences.
@@ -111,6 +112,9 @@ def run_to_end(
             break
         if shrink:
             session, state = batch.shrink(session, state)
+        before: tuple[RecurrentState, ...] = ()
+        if traces is not None:  # the round is given the states' own arrays
+            before = jax.tree.map(jnp.copy, state.cache.recurrent)
         if wants_each_round(session):
             session, state = run_observed(session, state)
         elif traces is None:
@@ -118,7 +122,7 @@ def run_to_end(
         else:
             state = run_rounds(session, state, 1, hooks)
         if traces is not None:
-            record_round(session, state, batch.select(traces))
+            record_round(session, before, state, batch.select(traces))
     if batch.shrunk:
         # Costs of smaller batches are not those that the call's policy may learn.
         return Finished(batch.session, batch.join(state), traces, True)

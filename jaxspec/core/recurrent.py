@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxspec.core.config import TransformerConfig
+from jaxspec.core.config import TargetConfig, TransformerConfig
 from jaxspec.core.state import RecurrentState
 
 HIGHEST = jax.lax.Precision.HIGHEST  # a GPU would multiply float32 in TF32
@@ -45,6 +45,19 @@ def allocate_states(
         sizes = delta.value_heads, delta.key_dim, delta.value_dim
         states.append(RecurrentState(conv, jnp.zeros((*first, *sizes), jnp.float32)))
     return tuple(states)
+
+
+def refuse_recurrent(target: TargetConfig, what: str) -> None:
+    """Refuse a target with recurrent layers.
+
+    Args:
+      what: end of the message: what cannot be done with it, and what to do instead.
+
+    Raises:
+      ValueError: it has some.
+    """
+    if target.list_recurrent_groups():
+        raise ValueError(f"a model with recurrent layers (gated delta nets) cannot {what}")
 
 
 def commit(state: RecurrentState, stash: Stash, count: jax.Array) -> RecurrentState:

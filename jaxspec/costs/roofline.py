@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jaxspec.core.config import TargetConfig
+from jaxspec.core.recurrent import refuse_recurrent
 from jaxspec.costs.roofline_fit import RooflineFit
 from jaxspec.costs.round_costs import RoundCosts, make_costs
 
@@ -72,6 +73,9 @@ def paper_bytes(
 
 def check_dense(config: TargetConfig) -> None:
     """Raise a ValueError if the counts do not cover a target."""
+    refuse_recurrent(
+        config, "be counted by the roofline: measure it with `jaxspec calibrate` alone"
+    )
     if config.moe is not None:
         raise ValueError(
             "the roofline counts dense targets only, and this one has experts: measure its rounds "

@@ -17,7 +17,7 @@ from jaxspec.core.params import Params
 from jaxspec.core.recurrent import Stash
 from jaxspec.core.sampling.sampling import draw
 from jaxspec.core.sampling.settings import MIN_TEMPERATURE
-from jaxspec.core.state import Accepted, DecodeState, KVCache, Tree
+from jaxspec.core.state import Accepted, DecodeState, KVCache, RecurrentState, Tree
 from jaxspec.core.tree import pad_rows, take_rows
 from jaxspec.round.adjust_logits import adjust_target
 from jaxspec.round.context import Drawn, Round, Verified
@@ -147,7 +147,12 @@ def keep_path(passed: TargetPass, accepted: Accepted, with_hidden: bool = False)
 
 @quick_jit(leave_out=True)
 def score_rows(
-    params: Params, cache: KVCache, tree: Tree, accepted: Accepted, temperature: jax.Array
+    params: Params,
+    cache: KVCache,
+    before: tuple[RecurrentState, ...],
+    tree: Tree,
+    accepted: Accepted,
+    temperature: jax.Array,
 ) -> jax.Array:
     """Return the target's log-probability of each row's token given its parent, for traces.
 
@@ -158,13 +163,15 @@ def score_rows(
 
     Args:
       cache, tree, accepted: after the round; rows that it committed are masked.
+      before: states of recurrent layers before it.
       temperature: float32 [] or [B].
 
     Returns:
       float32 [B, N]; 0 for the root, and meaningless for padding.
     """
     target, rows = bind_target(Transformer(params.spec.target), params.target), tree.token.shape[1]
-    cache, wide = cache.replace(length=cache.length - accepted.count), fit_rows(tree, rows)
+    length, wide = cache.length - accepted.count, fit_rows(tree, rows)
+    cache = cache.replace(length=length, recurrent=before)
     out = target(wide.token, cache.length[:, None] + wide.depth, cache, wide.ancestors)
     divisor = jnp.where(temperature < MIN_TEMPERATURE, 1.0, temperature)
     logits = target(out.hidden, method="logits").astype(jnp.float32)

@@ -10,6 +10,7 @@ import jax
 from jaxspec.builders import Builder
 from jaxspec.call.arguments import check_choice, check_count
 from jaxspec.core.params import Params, check_params
+from jaxspec.core.recurrent import refuse_recurrent
 from jaxspec.core.runtime.jax_settings import under_own_settings
 from jaxspec.core.runtime.near_miss import naming_options
 from jaxspec.io.program_cache import keep_programs
@@ -96,6 +97,7 @@ def make_engine(
     keep_programs()
     check_params(params)
     spec = params.spec
+    refuse_recurrent(spec.target, "be served yet: use jaxspec.decode or jaxspec.stream")
     slots, queue = check_count("slots", slots), check_count("queue", queue)
     rounds = check_count("rounds", rounds, 1, MOST_ROUNDS)
     most = check_count("max_logprobs", max_logprobs, 0, MOST)

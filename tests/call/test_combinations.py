@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hybrid_toys import HYBRID, SIZES
 
 import jaxspec
 from jaxspec.call.options import group_options
@@ -26,7 +27,6 @@ from training.drafters import named
 from training.drafters import records as trained_records
 from training.drafters.model_options import ModelOptions
 
-SIZES = dict(hidden_size=16, num_layers=3, num_heads=2, num_kv_heads=1, head_dim=8, ffn_size=16)
 # So few tokens that some drafts of random weights are right.
 TARGET = TargetConfig(
     **SIZES, family="qwen3", vocab_size=16, tie_embeddings=True, max_positions=256
@@ -80,24 +80,27 @@ ALL = [
 QUICK = [("eagle3", "static"), ("specblock", "best_first"), ("dspark_rnn", "dynamic")]
 
 
+def draw_weights(generator, shapes, scale):
+    return jax.tree.map(
+        lambda leaf: (
+            jnp.asarray(generator.normal(scale=scale, size=leaf.shape), jnp.float32)
+            if jnp.issubdtype(leaf.dtype, jnp.floating)
+            else jnp.arange(2, 2 + leaf.size, dtype=leaf.dtype)  # ids of a reduced vocabulary
+        ),
+        shapes,
+    )
+
+
+def draw_target(generator, config):
+    tokens = jnp.zeros((1, 2), jnp.int32)
+    shapes = jax.eval_shape(Transformer(config).init, jax.random.key(0), tokens, tokens)
+    return draw_weights(generator, shapes, 1.2)
+
+
 @pytest.fixture(scope="module")
 def params():
     generator = np.random.default_rng(70)
-
-    def weights(shapes, scale):
-        return jax.tree.map(
-            lambda leaf: (
-                jnp.asarray(generator.normal(scale=scale, size=leaf.shape), jnp.float32)
-                if jnp.issubdtype(leaf.dtype, jnp.floating)
-                else jnp.arange(2, 2 + leaf.size, dtype=leaf.dtype)  # ids of a reduced vocabulary
-            ),
-            shapes,
-        )
-
-    tokens = jnp.zeros((1, 2), jnp.int32)
-    target = weights(
-        jax.eval_shape(Transformer(TARGET).init, jax.random.key(0), tokens, tokens), 1.2
-    )
+    target = draw_target(generator, TARGET)
     head = jnp.zeros((TARGET.hidden_size, TARGET.vocab_size))
 
     def init(kind, config):
@@ -106,14 +109,29 @@ def params():
         return init_dflash2(config) if kind == "dflash2" else named(kind).init(config, 0, head)
 
     made = {
-        kind: weights(jax.eval_shape(functools.partial(init, kind, config)), 0.4)
+        kind: draw_weights(generator, jax.eval_shape(functools.partial(init, kind, config)), 0.4)
         for kind, config in CONFIGS.items()
     }
     return Params(target, made, SPEC)
 
 
 @pytest.fixture(scope="module")
+def hybrid(params):
+    target = draw_target(np.random.default_rng(71), HYBRID)
+    return params.replace(target=target, spec=dataclasses.replace(SPEC, target=HYBRID))
+
+
+@pytest.fixture(scope="module")
 def plain(params):
+    return decode_plainly(params)
+
+
+@pytest.fixture(scope="module")
+def plain_hybrid(hybrid):
+    return decode_plainly(hybrid)
+
+
+def decode_plainly(params):
     """Texts by temperature, each decoded once."""
     known = {}
 
@@ -175,6 +193,17 @@ def test_trees_smaller_than_a_step(params, plain, method, builder, budget):
 def test_the_text_is_the_targets(params, plain, method, builder, temperature):
     outs = drafted(params, method, builder, temperature)
     assert [out.tokens for out in outs] == plain(temperature)
+    assert builder == "chain" or sum(out.stats.rounds for out in outs) < len(PROMPTS) * (NEW - 1), (
+        "no draft was accepted"
+    )
+
+
+@pytest.mark.parametrize(("method", "builder", "temperature"), list(cases()))
+def test_the_text_of_recurrent_layers_is_the_targets(
+    hybrid, plain_hybrid, method, builder, temperature
+):
+    outs = drafted(hybrid, method, builder, temperature)
+    assert [out.tokens for out in outs] == plain_hybrid(temperature)
     assert builder == "chain" or sum(out.stats.rounds for out in outs) < len(PROMPTS) * (NEW - 1), (
         "no draft was accepted"
     )

@@ -195,6 +195,16 @@ def _mimo(r: random.Random, hf: dict[str, Any]) -> dict[str, Any]:
     return own | {"rope_parameters": ropes, "mlp_layer_types": experts}
 
 
+def _qwen3_5(r: random.Random, hf: dict[str, Any]) -> dict[str, Any]:
+    keys, every = r.choice([1, 2, 3]), r.choice([2, 3, 4])
+    layers = every + r.choice([0, 1, every])
+    rope = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25}
+    own = {"num_hidden_layers": layers, "full_attention_interval": every, "head_dim": 16}
+    own |= {"linear_num_key_heads": keys, "linear_num_value_heads": keys * r.choice([1, 2, 3])}
+    own |= {"linear_key_head_dim": r.choice([4, 8, 12]), "linear_value_head_dim": r.choice([6, 16])}
+    return own | {"linear_conv_kernel_dim": r.choice([2, 3, 4]), "rope_parameters": rope}
+
+
 _OWN = {
     "llama": _biased,
     "qwen3": _qwen3,
@@ -214,7 +224,10 @@ _OWN = {
     "qwen3_moe": _qwen3_moe,
     "glm4_moe": _glm4_moe,
     "mimo_v2_flash": _mimo,
+    "qwen3_5_text": _qwen3_5,
 }
+# Models that store the weights of norms as w - 1, but for those of gated delta nets.
+_CENTRED = ("gemma3_text", "qwen3_5_text")
 FAMILIES = tuple(_OWN)
 
 
@@ -234,10 +247,13 @@ def build(hf: dict[str, Any], seed: int) -> Any:
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             if "inv_freq" in name or not tensor.is_floating_point() or not tensor.ndim:
                 continue
-            centre = 1.0 if "norm" in name and hf["model_type"] != "gemma3_text" else 0.0
+            plain = hf["model_type"] not in _CENTRED or "linear_attn" in name
+            centre = 1.0 if "norm" in name and plain else 0.0
             if hf["model_type"] == "gemma4_text":
                 # Factors of whole rows, and scores that are not divided by a head's width.
                 centre = 1.0 if "scal" in name else 0.5 * centre if "self_attn" in name else centre
+            if "A_log" in name:  # some heads forget in a token, some in dozens
+                centre = -1.5
             wide = 0.3 if tensor.ndim == 1 else 1.5 * tensor.shape[-1] ** -0.5
             tensor.copy_(centre + wide * torch.randn_like(tensor))
     return model

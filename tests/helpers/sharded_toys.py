@@ -154,10 +154,12 @@ OPTIONS = ModelOptions(
 )
 
 
-def make_params(family: str, methods: tuple[str, ...] = (), **sizes: int) -> Params:
-    """Make a target, with other `sizes` if given, and the drafters of `training.drafters` named."""
+def make_params(family: str | TargetConfig, methods: tuple[str, ...] = (), **sizes: int) -> Params:
+    """Make a target of a family or of a config, with other `sizes` if given, and the drafters of
+    `training.drafters` named.
+    """
     generator = np.random.default_rng(70)
-    config = TARGETS[family]
+    config = TARGETS[family] if isinstance(family, str) else family
     own = {name: size for name, size in sizes.items() if name in _OF_LAYERS}
     layers = tuple(dataclasses.replace(layer, **own) for layer in config.layers)
     config = dataclasses.replace(config, **sizes, layers=layers)

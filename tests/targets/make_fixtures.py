@@ -85,6 +85,15 @@ _GEMMA4 = {
         "sliding_attention": _PLAIN,
     },
 }
+_DELTA = {
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 6,
+    "linear_value_head_dim": 8,
+    "head_dim": 8,
+    "rope_parameters": {**_PLAIN, "partial_rotary_factor": 0.5},
+}
 
 # Name: (model type, settings, stored dtype, sharded).
 MODELS = {
@@ -224,7 +233,10 @@ MODELS = {
         "float32",
         False,
     ),
+    "qwen3_5": ("qwen3_5_text", _DELTA, "float32", False),
 }
+# Models that store the weights of norms as w - 1, but for those of gated delta nets.
+_CENTRED = ("gemma3_text", "qwen3_5_text")
 
 
 def build(name: str):
@@ -247,8 +259,9 @@ def build(name: str):
         biases = [one for one in model.named_buffers() if one[0].endswith(stored)]
         for key, weight in [*model.named_parameters(), *biases]:
             # Logits of order 1 and norms that differ from 1, so that every factor of the forward
-            # shows. Gemma's weights of norms are stored as w - 1.
-            centre = 1.0 if "norm" in key and kind != "gemma3_text" else 0.0
+            # shows.
+            plain = kind not in _CENTRED or "linear_attn" in key
+            centre = 1.0 if "norm" in key and plain else 0.0
             centre = 1.0 if kind == "gemma4_text" and "scal" in key else centre
             weight.normal_(centre, 0.2)
             weight.copy_(weight.to(getattr(torch, dtype)).float())

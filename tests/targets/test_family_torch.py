@@ -16,7 +16,7 @@ import pytest
 from random_targets import FAMILIES, VOCAB, draw_config, save
 
 import jaxspec
-from jaxspec.core.cache import filled
+from jaxspec.core.cache import allocate, append
 from jaxspec.targets.transformer import Transformer
 
 DRAWS = int(os.environ.get("JAXSPEC_DRAWS", "1"))
@@ -89,7 +89,8 @@ def test_logits_texts_and_trees(models):
         depth[node] = depth[parent[node]] + 1
     words = np.packbits(np.pad(seen, [(0, 0), (0, 8)]), axis=-1, bitorder="little")
     drafted = random.integers(2, VOCAB, 24)
-    cache = filled(out.k, out.v, jnp.array([length]))
+    cache = allocate(module.config, 1, length, jnp.float32)
+    cache = append(cache, out.k, out.v, jnp.array([length]), out.stash)
     found = verify(
         cache, drafted[None], (length + depth)[None], jnp.asarray(words.view(np.uint32)[None])
     )[0]

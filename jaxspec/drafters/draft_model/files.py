@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from jaxspec.core.config import TargetConfig
+from jaxspec.core.recurrent import refuse_recurrent
 from jaxspec.drafters.draft_model.drafter import DraftModelConfig
 from jaxspec.drafters.format import About, Format, json_writer
 from jaxspec.drafters.hf_fields import own_fields, score_temperature
@@ -46,7 +47,12 @@ def config_to_hf(config: DraftModelConfig, about: About, dtype: str) -> dict[str
 
 
 def for_target(config: DraftModelConfig, target: TargetConfig) -> DraftModelConfig:
-    """Return `config`; raise a ValueError if its model has another vocabulary than the target."""
+    """Return `config`; raise a ValueError if its model has another vocabulary than the target, or
+    recurrent layers, which cannot draft a tree.
+    """
+    refuse_recurrent(
+        config.model, "be a draft model yet: give one whose layers are all of attention"
+    )
     if config.vocab_size != target.vocab_size:
         raise ValueError(
             f"the drafter does not fit the target: its vocabulary has {config.vocab_size} tokens, "

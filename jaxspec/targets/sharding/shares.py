@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec
 
 from jaxspec.core.config import LayerConfig, MoEConfig, TargetConfig
 from jaxspec.core.mesh import MODEL
+from jaxspec.core.recurrent import refuse_recurrent
 from jaxspec.core.runtime.near_miss import choose_one
 
 EXPERTS = ("channel", "expert")
@@ -96,6 +97,7 @@ def widen(config: TargetConfig, devices: int, most: int | None = None) -> Target
     Raises:
       ValueError: `devices` do not divide the heads or the feed-forward channels.
     """
+    refuse_recurrent(config, "be shared by devices yet: load it without mesh")
     experts = "expert" if config.moe is not None and config.moe.devices > 1 else "channel"
     misfit = _find_misfit(config, devices, experts)
     if misfit is not None:
