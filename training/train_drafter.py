@@ -20,7 +20,6 @@ import jax
 
 import jaxspec
 from jaxspec.core.params import Params
-from jaxspec.core.recurrent import refuse_recurrent
 from jaxspec.core.runtime.jax_settings import under_own_settings
 from jaxspec.core.runtime.processes import connect
 
@@ -114,10 +113,6 @@ def train_drafter(options: DrafterOptions, arguments: Sequence[str] = ()) -> Par
     connect(options.loop.hosts)
     target = jaxspec.load(options.target, drafter={}, dtype=options.target_dtype)
     spec, record = target.spec, named(options.model.kind)
-    # Rows of the data hold several texts, and states would run on from one into the next.
-    refuse_recurrent(
-        spec.target, "be trained for yet: train for a target whose layers are all of attention"
-    )
     own = record.take_options(options.method)
     config = record.config(options.model, spec.target, spec.tokenizer)
     rows = load_packed_rows(options.data, spec.tokenizer)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tokenizer_toys
 from hybrid_toys import HYBRID
-from sharded_toys import make_params
+from sharded_toys import OPTIONS, make_params
 
 import jaxspec
 from jaxspec.call.session import matmul_precision, prepare, run_prefill
@@ -22,10 +22,12 @@ from jaxspec.drafters.draft_model import files
 from jaxspec.drafters.draft_model.drafter import DraftModelConfig
 from jaxspec.round.loop import run
 from jaxspec.serve import make_engine
-from jaxspec.targets.families.hf_config import target_config_to_hf
+from jaxspec.targets.families.hf_config import target_config, target_config_to_hf
 from jaxspec.targets.layouts.quant import COLLECTION, quantize_params
 from jaxspec.targets.sharding.shares import widen
 from jaxspec.targets.transformer import Transformer
+from training.drafters import named
+from training.drafters.first_weights import make_first_weights
 
 TREES = dict(
     drafter="eagle3", budget=16, speculation=jaxspec.Speculation(builder="dynamic", policy=None)
@@ -173,8 +175,10 @@ def test_what_recurrent_layers_cannot_do_yet(params, tmp_path):
         widen(HYBRID, 2)
     with pytest.raises(ValueError, match=start + "be a draft model yet: give one whose layers"):
         files.for_target(DraftModelConfig(HYBRID), HYBRID)
+    with pytest.raises(ValueError, match=start + "be trained for yet: train for one whose layers"):
+        make_first_weights(named("medusa"), OPTIONS, None, 0, params)
     with pytest.raises(ValueError, match=start + "be counted by the roofline: measure it"):
         roofline_costs(HYBRID, DEVICES["h100"], (1, 2), (1,))
     entries = target_config_to_hf(HYBRID) | {"layer_types": ["linear_attention"] * 3}
     with pytest.raises(ValueError, match="layer_types needs a layer of type 'full_attention'"):
-        jaxspec.targets.families.hf_config.target_config(entries)
+        target_config(entries)

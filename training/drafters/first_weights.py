@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params
+from jaxspec.core.recurrent import refuse_recurrent
 from jaxspec.drafters.files import find_config, for_target, load_drafter
 
 from .model_options import ModelOptions
@@ -34,6 +35,11 @@ def draw_weights(model, seed: int, inputs, touch: Callable, head: jax.Array | No
     return {"params": params | own}
 
 
+def _refuse(target: TargetConfig) -> None:
+    # Rows of the data hold several texts, and states would run on from one into the next.
+    refuse_recurrent(target, "be trained for yet: train for one whose layers are all of attention")
+
+
 def make_first_weights(
     record: TrainingRecord, options: ModelOptions, config, seed: int, target: Params, ids=None
 ):
@@ -41,6 +47,7 @@ def make_first_weights(
 
     An output projection of the drafter's own starts as the target's columns `ids`.
     """
+    _refuse(target.spec.target)
     head = target.target["params"]
     head = head["embedding"].T if target.spec.target.tie_embeddings else head["lm_head"]
     head = head if ids is None else head[:, ids]
@@ -60,6 +67,7 @@ def read_first_weights(
     Raises:
       ValueError: the drafter has other sizes than `config`.
     """
+    _refuse(target)
     found = for_target(find_config(folder), target)
     wanted = record.backbone.find(config, found) if record.backbone else config
     # What is trained does not depend on the path scores, nor, unless weights have an axis of them,
