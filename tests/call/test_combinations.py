@@ -198,7 +198,9 @@ def test_the_text_is_the_targets(params, plain, method, builder, temperature):
     )
 
 
-@pytest.mark.parametrize(("method", "builder", "temperature"), list(cases()))
+@pytest.mark.slow
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(("method", "builder"), ALL)
 def test_the_text_of_recurrent_layers_is_the_targets(
     hybrid, plain_hybrid, method, builder, temperature
 ):
