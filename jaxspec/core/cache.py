@@ -37,7 +37,7 @@ def allocate(config: TransformerConfig, batch: int, capacity: int, dtype: DTypeL
     return KVCache(tuple(k), tuple(v), jnp.zeros(batch, jnp.int32), states)
 
 
-def filled(k: Rows, v: Rows, length: jax.Array | None) -> KVCache:
+def filled(k: Rows, v: Rows, length: jax.Array) -> KVCache:
     """Make a cache of the rows `k` and `v`, of each group [L, B, T, K, D], with `length` int32 [B]
     seen rows.
     """

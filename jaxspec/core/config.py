@@ -304,7 +304,7 @@ class TargetConfig(TransformerConfig):
         """
         if name not in (None, *_CACHE_DTYPES):
             raise ValueError(f"unknown cache_dtype {name!r}: {choose_one(name, _CACHE_DTYPES)}")
-        dtype = _CACHE_DTYPES.get(name)
+        dtype = None if name is None else _CACHE_DTYPES[name]
         layers = tuple(dataclasses.replace(one, cache_dtype=dtype) for one in self.layers)
         return dataclasses.replace(self, cache_dtype=dtype, layers=layers)
 
