@@ -240,9 +240,15 @@ def _list_treeflash(hf: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def derive(repository: Repository) -> Repository:
-    """Return a record with the tensors that its config.json implies."""
+    """Return a record with the tensors that its config.json implies.
+
+    Whether a projection that is tied to the embeddings is stored too only the record knows.
+    """
     made = derive_target if repository.target is None else derive_drafter
-    return repository._replace(tensors=made(repository.config))
+    tensors = made(repository.config)
+    if "lm_head.weight" in repository.tensors:
+        tensors["lm_head.weight"] = repository.tensors["lm_head.weight"]
+    return repository._replace(tensors=tensors)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import ml_dtypes
 import numpy as np
 from golden_data import SHIPPED
 from safetensors.numpy import save_file
+from torch_zip import write_torch_zip
 
 FOLDER = SHIPPED / "repositories"
 DTYPES = {
@@ -221,19 +222,21 @@ def _is_one_byte(name: str, repository: Repository) -> bool:
     return weight is not None and weight.dtype == "F8_E4M3"
 
 
-def write_small(repository: Repository, folder: Path, seed: int = 0) -> dict[str, np.ndarray]:
-    """Write a repository with random weights; return them."""
+def write_small(repository: Repository, folder: Path, seed: int = 0) -> None:
+    """Write a repository with random weights, in the kind of file that it is published in."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(repository.config))
     tensors = draw_tensors(repository, seed)
     stored = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
-    save_file(stored, folder / "model.safetensors", {"format": "pt"})
-    return tensors
+    if "pytorch_model.bin" in repository.source:
+        write_torch_zip(folder / "pytorch_model.bin", stored)
+    else:
+        save_file(stored, folder / "model.safetensors", {"format": "pt"})
 
 
 # Sizes in config.json that are widths, and those that name token ids or rows of tables.
 _WIDTHS = ("hidden_size", "intermediate_size", "moe_intermediate_size", "head_dim")
-_WIDTHS += ("query_pre_attn_scalar", "target_hidden_size")
+_WIDTHS += ("query_pre_attn_scalar", "target_hidden_size", "markov_rank")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 VOCABULARY, DRAFT, EXPERTS, WINDOW = 160, 96, 8, 9
 # Parts of shapes that count groups or blocks stay as they are, since the groups shrink instead.

@@ -10,6 +10,7 @@ import logging
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from make_repositories import derive
 from repositories import list_recorded, read_repository, shrink, write_small
 
 import jaxspec
@@ -29,6 +30,12 @@ PLAIN = [
 LAYERS = {"smollm3-3b": 4, "olmo-3-7b-instruct": 4}
 # Entries whose absence is not told from null, which means that there is no window.
 NULL = {("mistral", "sliding_window")}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_names_and_shapes_are_those_of_the_class(name):
+    pytest.importorskip("torch")
+    assert derive(RECORDED[name]).tensors == RECORDED[name].tensors
 
 
 @pytest.mark.parametrize("name", PLAIN)
