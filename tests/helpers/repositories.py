@@ -180,9 +180,12 @@ def make_table(name: str, tensors: Mapping[str, Tensor]) -> np.ndarray | None:
 def draw_tensors(repository: Repository, seed: int = 0) -> dict[str, np.ndarray]:
     """Draw random weights in the stored dtypes, of a size at which logits differ."""
     random = np.random.default_rng(seed)
-    return {
+    drawn = {
         name: _draw(name, tensor, repository, random) for name, tensor in repository.tensors.items()
     }
+    if repository.config.get("tie_word_embeddings") and "lm_head.weight" in drawn:
+        drawn["lm_head.weight"] = drawn["model.embed_tokens.weight"]
+    return drawn
 
 
 def _draw(
