@@ -20,7 +20,7 @@ from jaxspec.targets.weights import from_hf
 
 GOLDEN = SHIPPED / "targets"
 MODELS = ("qwen3", "qwen3_tied", "llama", "llama_scaled", "qwen3_moe", "qwen3_moe_mixed")
-MODELS += ("gpt_oss", "gemma3", "gemma4")
+MODELS += ("gpt_oss", "gemma3", "gemma4", "qwen3_5")
 # What these need, the others above have too, or a test of its own.
 FURTHER = (
     "qwen2",

@@ -8,6 +8,7 @@ import math
 
 import pytest
 
+from jaxspec.core.config import DeltaConfig
 from jaxspec.core.rope import (
     LinearScaling,
     Llama3Scaling,
@@ -329,3 +330,47 @@ def test_mimo_as_published_and_as_transformers_writes_it():
         target_config(MIMO | {"add_full_attention_sink_bias": True})
     with pytest.raises(ValueError, match="swa_head_dim"):
         target_config(MIMO | {"swa_head_dim": 128, "head_dim": 192})
+
+
+QWEN3_5 = {
+    "architectures": ["Qwen3_5ForConditionalGeneration"],
+    "model_type": "qwen3_5",
+    "tie_word_embeddings": True,
+    "text_config": {
+        name: QWEN3[name] for name in QWEN3 if name not in ("architectures", "head_dim")
+    }
+    | {
+        "model_type": "qwen3_5_text",
+        "attn_output_gate": True,
+        "output_gate_type": "swish",
+        "mamba_ssm_dtype": "float32",
+        "mtp_num_hidden_layers": 1,
+        "rope_theta": 1e7,
+    },
+}
+
+
+def test_qwen3_5_as_published():
+    """What a file leaves out is as transformers' class has it."""
+    config = target_config(QWEN3_5)
+    delta = DeltaConfig(key_heads=16, value_heads=32, key_dim=128, value_dim=128)
+    assert [layer.delta for layer in config.list_layers()] == [delta, delta, delta, None]
+    assert config.head_dim == 256 and config.output_gate and config.tie_embeddings
+    assert config.rope == Rope(theta=1e7, share=0.25)
+    assert target_config(target_config_to_hf(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("entries", "named"),
+    [
+        ({"attn_output_gate": False}, "attn_output_gate False is not supported for Qwen3.5"),
+        ({"output_gate_type": "sigmoid"}, "output_gate_type 'sigmoid' .* 'swish', 'silu'"),
+        ({"mamba_ssm_dtype": "bfloat16"}, "mamba_ssm_dtype 'bfloat16' is not supported"),
+        ({"layer_types": ["sliding_attention"] * 4}, "layers of type 'sliding_attention'"),
+        ({"layer_types": ["linear_attention"] * 4}, "needs a layer of type 'full_attention'"),
+        ({"linear_num_value_heads": 24}, "linear_num_value_heads 24 is not a multiple"),
+    ],
+)
+def test_qwen3_5_settings_that_are_refused(entries, named):
+    with pytest.raises(ValueError, match=named):
+        target_config(QWEN3_5 | {"text_config": QWEN3_5["text_config"] | entries})
