@@ -5,6 +5,7 @@ such targets cannot do yet.
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
@@ -124,6 +125,19 @@ def test_states_do_not_drift_in_a_hundred_rounds(params):
         state.cache.recurrent,
         states,
     )
+
+
+@pytest.mark.thorough
+def test_states_are_updated_in_place(params):
+    session = prepare(params, list_prompts(), **TREES, max_new_tokens=4)
+    with matmul_precision(session):
+        state = run_prefill(session)
+        given = session.params, session.request, state, np.int32(1)
+        text = run.lower(*given, config=session.config).compile().as_text()
+    (held,) = state.cache.recurrent
+    shape = re.escape(f"f32[{','.join(map(str, held.s.shape))}]")
+    made = re.findall(rf"^.* = {shape}\S* (\S+)\(.*$", text, re.MULTILINE)
+    assert made.count("fusion") == 1 and "copy" not in made
 
 
 @pytest.mark.thorough
