@@ -18,7 +18,13 @@ GREEDY = jaxspec.Sampling(ignore_eos=True)
 TOKENS = 20
 
 
-@pytest.fixture(scope="module", params=WINDOWS)
+CASES = [
+    pytest.param(name, marks=pytest.mark.thorough if name == "mimo_v2_flash" else ())
+    for name in WINDOWS
+]
+
+
+@pytest.fixture(scope="module", params=CASES)
 def params(request):
     """Windows of five: shorter than prompts, trees and chunks; sinks and experts, or two groups of
     layers, some of which read the keys of others. The target is its own draft model, so that long
