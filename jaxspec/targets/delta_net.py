@@ -31,26 +31,22 @@ class Lineage(NamedTuple):
     Attributes:
       seen: bool [B, T, T], whether row s is row t or an ancestor of it.
       depth: int32 [B, T], ancestors of each row.
+      before: int32 [B, w - 1, T], the rows 1, 2, ... steps up from each row; -1 is the last
+        committed row, -2 the one before it.
     """
 
     seen: jax.Array
     depth: jax.Array
+    before: jax.Array
 
     @classmethod
-    def of(cls, mask: jax.Array) -> Lineage:
-        """Unpack the mask uint32 [B, T, W] of a tree."""
+    def of(cls, mask: jax.Array, steps: int) -> Lineage:
+        """Unpack the mask uint32 [B, T, W] of a tree, whose rows are followed `steps` up."""
         seen = unpack_mask(mask, mask.shape[1])
-        return cls(seen, seen.sum(-1, dtype=jnp.int32) - 1)
-
-    def find(self, distance: int, held: int) -> jax.Array:
-        """Find each row's ancestor at a distance, int32 [B, T].
-
-        Returns:
-          Indices of `held` committed rows, which come before all roots, and the T rows behind them.
-        """
-        there = self.seen & (self.depth[:, None, :] == self.depth[..., None] - distance)
-        own = jnp.argmax(there, axis=-1).astype(jnp.int32) + held
-        return jnp.where(self.depth >= distance, own, held - distance + self.depth)
+        depth = seen.sum(-1, dtype=jnp.int32) - 1
+        above = depth[:, None] - jnp.arange(1, steps + 1)[:, None]  # their depths
+        there = seen[:, None] & (depth[:, None, None] == above[..., None])
+        return cls(seen, depth, jnp.where(above < 0, above, jnp.argmax(there, axis=-1)))
 
 
 class GatedDeltaNet(nn.Module):
@@ -101,7 +97,7 @@ class GatedDeltaNet(nn.Module):
         if lineage is None and x.shape[1] > BLOCK:
             read, u = run_blocks(*given, s)
         else:
-            read, u = delta_rule(*given, s, *(lineage or ()))
+            read, u = delta_rule(*given, s, *(lineage or ())[:2])
         normed = self.norm(read.astype(x.dtype)).astype(jnp.float32)
         gate = jax.nn.silu(z.astype(jnp.float32)).reshape(read.shape)
         out = (normed * gate).astype(x.dtype).reshape(*x.shape[:2], -1)
@@ -124,8 +120,8 @@ class GatedDeltaNet(nn.Module):
             if lineage is None:
                 before = table[:, held - distance : held - distance + count]
             else:
-                at = lineage.find(distance, held)[..., None]
-                before = jnp.take_along_axis(table, at, axis=1)
+                at = held + lineage.before[:, distance - 1]
+                before = jnp.take_along_axis(table, at[..., None], axis=1)
             mixed = mixed + before.astype(jnp.float32) * weight[:, -1 - distance]
         mixed = jax.nn.silu(mixed.astype(rows.dtype)).astype(jnp.float32)
         width = delta.key_heads * delta.key_dim

@@ -36,16 +36,17 @@ def open_text(read: Tensors) -> Tensors:
     if not any(name.startswith((*_PREFIXES, _MTP)) for name in read):
         return read
     is_idle = read.is_idle if isinstance(read, QuantisedTensors) else lambda name: False
+    alone = not any(name.startswith(tuple(_PREFIXES)) for name in read)
     names, others, drafts = {}, 0, 0
     for name in read:
         prefix = next((prefix for prefix in _PREFIXES if name.startswith(prefix)), None)
-        if prefix is not None and not is_idle(name):
-            names[_PREFIXES[prefix] + name[len(prefix) :]] = name
-        elif name.startswith(_PLAIN):
-            names[name] = name
-        elif name.startswith(_MTP):
+        if name.startswith(_MTP):
             drafts += 1
-        elif prefix is None:
+        elif prefix is not None and not is_idle(name):
+            names[_PREFIXES[prefix] + name[len(prefix) :]] = name
+        elif name.startswith(_PLAIN) or (alone and not is_idle(name)):
+            names[name] = name
+        elif prefix is None and not alone:
             others += 1
     if drafts:
         _LOG.warning("%d tensors of the model's own draft head (mtp.*) are not used", drafts)

@@ -131,12 +131,15 @@ class Transformer(nn.Module):
             # In the layers' order: that of a set differs between processes, and so would programs.
             for window in dict.fromkeys(c.window for c in layers)
         }
-        stashes: list[list[Stash]] = [[] for _ in self.config.list_recurrent_groups()]
-        if stashes and (earlier is not None or isinstance(cache, PackedCache)):
+        recurrent = self.config.list_recurrent_groups()
+        stashes: list[list[Stash]] = [[] for _ in recurrent]
+        if recurrent and (earlier is not None or isinstance(cache, PackedCache)):
             raise ValueError(
                 "recurrent layers take no rows from outside of the cache or packed ones"
             )
-        lineage = Lineage.of(mask) if stashes and mask is not None else None
+        lineage = None
+        if recurrent and mask is not None:
+            lineage = Lineage.of(mask, max(group.delta.conv_width for group in recurrent) - 1)
         x = self.embed(tokens)
         per_layer = self._list_inputs(tokens, x) if self.config.per_layer_size else None
         norms = [*(layer.attention_norm for layer in self.layers), self.norm]
