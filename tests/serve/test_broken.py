@@ -121,7 +121,7 @@ def test_rows_behind_those_used_again_are_clean(engine):
     slot = next(s for s in range(2) if engine._prefixes.count(s, prompt, reader=1))
     state = engine._device.state
     draft = state.decode.draft
-    k, v = (x.at[:, slot, :, 64:].set(jnp.nan) for x in (draft.k, draft.v))
+    k, v = jax.tree.map(lambda x: x.at[:, slot, :, 64:].set(jnp.nan), (draft.k, draft.v))
     decode = state.decode.replace(draft=draft.replace(k=k, v=v))
     engine._device.state = state.replace(decode=decode)
     before = engine.counters()["reused_tokens"]

@@ -58,7 +58,7 @@ def engine(mini):
 def read_drafter(engine):
     """The drafter's caches, and how many of their rows count."""
     draft = engine._device.state.decode.draft.own
-    return np.asarray(draft.k), np.asarray(draft.length)
+    return np.asarray(draft.k[0]), np.asarray(draft.length)
 
 
 LONG = ServeRequest(PROMPT, max_new_tokens=30, ignore_eos=True)

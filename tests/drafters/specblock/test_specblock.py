@@ -129,7 +129,7 @@ def test_first_block_and_cache(recorded, first_block):
         close(state.cache.k[0][layer][:, :, :rows], recorded.arrays[f"a_cache_k{layer}"])
         close(state.cache.v[0][layer][:, :, :rows], recorded.arrays[f"a_cache_v{layer}"])
         close(
-            scratch.k[layer][:, :slots].swapaxes(1, 2),
+            scratch.k[0][layer][:, :slots].swapaxes(1, 2),
             recorded.arrays[f"a_cache_k{layer}"][:, :, -slots:],
         )
 
