@@ -31,10 +31,10 @@ def prompts():
 def test_a_short_prompt_costs_its_own_chunks_only(params, monkeypatch):
     rows = []
 
-    def counting(cache, k, v, count):
+    def counting(cache, k, v, count, stash):
         assert k[0].shape[1] == 1
         jax.debug.callback(lambda count: rows.append(int(count[0])), count)
-        return append(cache, k, v, count)
+        return append(cache, k, v, count, stash)
 
     monkeypatch.setattr(module, "append", counting)
     # No other test has this capacity, so the program is traced here.

@@ -74,7 +74,7 @@ class PairAttention(Attention):
 
     def project(self, x: jax.Array, rope: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Return rotated q [B, T, H, D] and k, and v [B, T, K, D], of `x` [B, T, E]."""
-        return self._project(x, rope, False)
+        return self._project(x, rope, False)[:3]
 
     def output(self, x: jax.Array) -> jax.Array:
         """Project attended values [B, T, H, D] to [B, T, E]."""
