@@ -206,9 +206,8 @@ def test_the_text_of_recurrent_layers_is_the_targets(
 ):
     outs = drafted(hybrid, method, builder, temperature)
     assert [out.tokens for out in outs] == plain_hybrid(temperature)
-    assert builder == "chain" or sum(out.stats.rounds for out in outs) < len(PROMPTS) * (NEW - 1), (
-        "no draft was accepted"
-    )
+    if builder != "chain" and method != "suffix":  # nothing to copy: the text repeats nothing
+        assert sum(out.stats.rounds for out in outs) < len(PROMPTS) * (NEW - 1), "nothing accepted"
 
 
 # Of so few tokens, each comes several times on a path.
