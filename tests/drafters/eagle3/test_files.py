@@ -128,7 +128,7 @@ def test_a_window_hides_what_lies_before_it():
     for kept, same in ((6, True), (5, True), (4, False)):
         alone = run(rows - kept, rows)[0]
         assert np.allclose(whole[:, -1], alone[:, -1], atol=1e-5) == same
-    cache = filled(k[None, :, :8], v[None, :, :8], np.array([8]))
+    cache = filled((k[None, :, :8],), (v[None, :, :8],), np.array([8]))
     np.testing.assert_allclose(whole[:, 8:], run(8, rows, prefix=cache.prefix(0))[0], atol=1e-5)
 
 
