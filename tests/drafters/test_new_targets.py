@@ -53,9 +53,8 @@ def make_drafter(kind: str, width: int) -> Repository:
 
 
 def by_cost(family: str, kind: str):
-    if (family, kind) == ("gpt_oss", "dflash"):
-        return family, kind
-    thorough = (family, kind) in (("gemma3", "eagle3"), ("qwen2", "treeflash"))
+    thorough = ("gpt_oss", "dflash"), ("gemma3", "eagle3"), ("qwen2", "treeflash")
+    thorough = (family, kind) in thorough
     return pytest.param(family, kind, marks=pytest.mark.thorough if thorough else pytest.mark.slow)
 
 

@@ -109,6 +109,7 @@ def test_layers_behind_the_last_are_counted_by_inputs():
     assert layers == (1, 3, TARGET.num_layers - 1)
 
 
+@pytest.mark.thorough
 def test_a_window_hides_what_lies_before_it():
     """A row's output is that of the rows in its window alone, with and without a cache."""
     config = dataclasses.replace(eagle_config.config_from_hf(HF), window=5)
