@@ -23,16 +23,16 @@ Rows = tuple[jax.Array, ...]
 
 
 def allocate(config: TransformerConfig, batch: int, capacity: int, dtype: DTypeLike) -> KVCache:
-    """Allocate an empty cache with `capacity` rows per sequence, in the config's `cache_dtype` or
-    else in `dtype`.
+    """Allocate an empty cache with `capacity` rows per sequence. Keys and values are in the
+    config's `cache_dtype` or else in `dtype`; states of recurrent layers are never narrower.
 
     It is filled with zeros, because masked rows are still multiplied by a weight of zero.
     """
-    k, v, dtype = [], [], config.cache_dtype or dtype
+    k, v, kept = [], [], config.cache_dtype or dtype
     for group in config.list_cache_groups():
         rows = len(group.layers), batch, group.kv_heads, capacity
-        k.append(jnp.zeros((*rows, group.head_dim), dtype))
-        v.append(jnp.zeros((*rows, group.value_dim), dtype))
+        k.append(jnp.zeros((*rows, group.head_dim), kept))
+        v.append(jnp.zeros((*rows, group.value_dim), kept))
     states = allocate_states(config, batch, dtype)
     return KVCache(tuple(k), tuple(v), jnp.zeros(batch, jnp.int32), states)
 

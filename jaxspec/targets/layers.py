@@ -84,11 +84,11 @@ class Attention(nn.Module):
         cached, c = prefix is not None, self.config
         if c.kv_source is None:
             q, k, v, gate = self._project(x, rope, cached)
+            if c.cache_dtype is not None:
+                k, v = round_to(k, c.cache_dtype), round_to(v, c.cache_dtype)
         else:
             q, gate = self._queries(self.q(x), rope)
             k, v = source_kv
-        if c.cache_dtype is not None:
-            k, v = round_to(k, c.cache_dtype), round_to(v, c.cache_dtype)
         if c.position_growth is not None:
             q = _grow(q, positions, *c.position_growth)
         keys, values = (k, v) if earlier is None else behind(earlier, k, v)

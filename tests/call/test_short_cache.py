@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import serve_toys
+from hybrid_toys import HYBRID
+from sharded_toys import make_params
 
 import jaxspec
 from jaxspec.core.cache import allocate
@@ -71,6 +73,18 @@ def test_the_engine_keeps_it_too(params):
     engine = serve_toys.make(params, drafter="jetspec")
     plain = jaxspec.decode(params, list(serve_toys.PROMPT), drafter="ar", max_new_tokens=24)
     assert [one[0] for one in serve_toys.run(engine, *requests)] == [plain.tokens] * 2
+
+
+def test_states_of_recurrent_layers_keep_their_dtype():
+    """New rows are convolved with those of the state, which must not be rounded more than they."""
+    params = make_params(HYBRID.with_cache("fp8"), ("eagle3",))
+    cache = allocate(params.spec.target, 1, 32, params.dtype)
+    assert {leaf.dtype for leaf in (*cache.k, *cache.v)} == {jnp.dtype(SHORT)}
+    assert {leaf.dtype for leaf in jax.tree.leaves(cache.recurrent)} == {jnp.dtype("float32")}
+    prompts, how = [[4, 9, 2, 14, 4, 9], [7]], {"max_new_tokens": 20}
+    drafted = jaxspec.decode(params, prompts, drafter="eagle3", budget=8, **how)
+    plain = jaxspec.decode(params, prompts, drafter="ar", **how)
+    assert [out.tokens for out in drafted] == [out.tokens for out in plain]
 
 
 def test_other_names_are_refused():
