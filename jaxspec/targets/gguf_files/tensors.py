@@ -51,7 +51,6 @@ class GgufWeights(Tensors):
             heads = get("attention.head_count")
             self._heads = {"attn_q": heads, "attn_k": get("attention.head_count_kv", heads)}
         self._home: dict[str, tuple[str, int | None]] = {}
-        self._joined: dict[str, list[str]] = {}
         layers = count_layers(file)
         for name in file:
             parts = name.split(".")
@@ -60,8 +59,9 @@ class GgufWeights(Tensors):
                 self._home |= self._names(name)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        if name in self._joined:
-            arrays = [self.file.part(stored) for stored in self._joined[name]]
+        parts = self._find_parts(name)
+        if parts:
+            arrays = [self.file.part(stored) for stored in parts]
             joined = np.stack([one.swapaxes(1, -1) for one in arrays], axis=-1)
             return joined.reshape(*joined.shape[:-2], -1)
         stored, expert = self._home[name]
@@ -71,7 +71,7 @@ class GgufWeights(Tensors):
         return array if heads is None else _unpermute(array, heads)
 
     def row_reader(self, name: str) -> RowReader:
-        if name in self._joined:
+        if self._find_parts(name):
             return super().row_reader(name)
         stored, expert = self._home[name]
         # Rows are elsewhere in the file, or it holds other values.
@@ -82,10 +82,11 @@ class GgufWeights(Tensors):
     def shape(self, name: str) -> tuple[int, ...]:
         stored, expert = self._home[name]
         shape = self.file.shape(stored)
-        if name in self._joined:
+        parts = self._find_parts(name)
+        if parts:
             experts, *sizes = shape
             *rows, columns = sizes[::-1]
-            return (experts, *rows, columns * len(self._joined[name]))
+            return (experts, *rows, columns * len(parts))
         return shape if expert is None else shape[1:]
 
     def dtype(self, name: str) -> str:
@@ -94,6 +95,11 @@ class GgufWeights(Tensors):
     def _is_centred(self, name: str) -> bool:
         """Whether llama.cpp has added 1 to a tensor."""
         return self._family.centred and name.endswith("norm.weight")
+
+    def _find_parts(self, name: str) -> list[str]:
+        """List the stored tensors that alternate in one of all experts; empty for any other."""
+        layer, _, own = name.removeprefix("model.layers.").partition(".")
+        return [f"blk.{layer}.{one}" for one in self._family.experts.get(own, ())]
 
     def _permuted_heads(self, stored: str) -> int | None:
         """Return the number of heads whose rows llama.cpp has permuted; None if it has not."""
@@ -108,11 +114,11 @@ class GgufWeights(Tensors):
             return {f"{_TOP.get(parts[0], parts[0])}.{kind}": (name, None)}
         layer = f"model.layers.{parts[1]}"
         whole = f"{parts[2]}.{kind}"
-        for joined, of in self._family.experts.items():
-            if whole in of:
-                full = f"{layer}.{joined}"
-                self._joined[full] = [f"blk.{parts[1]}.{one}" for one in of]
-                return {full: (name, None)}
+        for joined in self._family.experts:
+            stored = self._find_parts(f"{layer}.{joined}")
+            if name in stored:
+                found = all(one in self.file for one in stored)
+                return {f"{layer}.{joined}": (name, None)} if found else {}
         if whole in self._family.layers:
             return {f"{layer}.{self._family.layers[whole]}": (name, None)}
         if parts[2] in _EXPERTS:
