@@ -73,6 +73,20 @@ def test_a_file_of_every_family_is_the_model(name, tmp_path):
     )
 
 
+def test_experts_without_their_gates_are_missing(tmp_path, monkeypatch):
+    write, lost = gguf_models.stored_tensors, "blk.1.ffn_gate_exps.weight"
+    monkeypatch.setattr(
+        gguf_models,
+        "stored_tensors",
+        lambda *which: {name: one for name, one in write(*which).items() if name != lost},
+    )
+    gguf_models.write_gguf("gpt_oss", tmp_path / "model.gguf")
+    with pytest.raises(
+        ValueError, match=r"1 missing: model\.layers\.1\.mlp\.experts\.gate_up_proj"
+    ):
+        jaxspec.load(tmp_path / "model.gguf")
+
+
 @pytest.mark.parametrize("place", ["model.gguf", "."])
 def test_a_gguf_file_drafts(place, tmp_path):
     """A draft model's file, or its folder; a model that drafts for itself is never wrong."""
