@@ -263,6 +263,14 @@ def test_gemma4_layers_of_two_sizes():
     assert target_config(target_config_to_hf(config)) == config
 
 
+def test_gemma4_numbers_of_layers_have_zeros_in_front():
+    """transformers writes "05" for a layer of a model of more than ten."""
+    sizes = {"num_hidden_layers": 12, "layer_types": None}
+    sizes["per_layer_config"] = {"05": {"head_dim": 64}, "11": {"head_dim": 64}}
+    config = target_config(GEMMA4 | sizes)
+    assert [i for i, layer in enumerate(config.layers) if layer.head_dim == 64] == [5, 11]
+
+
 def test_gemma4_layers_that_read_the_keys_of_others():
     given = GEMMA4 | {"num_kv_shared_layers": 2, "use_double_wide_mlp": True}
     given |= {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 257}

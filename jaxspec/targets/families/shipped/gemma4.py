@@ -110,7 +110,8 @@ def _read_sizes(hf: dict[str, Any], types: list[str]) -> list[dict[str, int]]:
             f"config.json: {unknown[0]} in per_layer_config is not supported (supported: "
             f"{', '.join(_CHANGES)})"
         )
-    changes = [stated.get(str(i), {}) for i in range(len(types))]
+    numbered = {int(number): one for number, one in stated.items()}  # transformers writes "05"
+    changes = [numbered.get(i, {}) for i in range(len(types))]
     return [{_CHANGES[name]: integer(one, name) for name in one} for one in changes]
 
 
@@ -194,4 +195,5 @@ GEMMA4 = TargetFamily(
     read_layers=_read_layers,
     write=_write,
     list_sparse=_list_sparse,
+    defaults={"num_key_value_heads": 4},
 )

@@ -115,4 +115,5 @@ MIMO_V2_FLASH = TargetFamily(
     weight_name=lambda name: name.replace("self_attn.sinks", "self_attn.attention_sink_bias"),
     list_sparse=list_sigmoid,
     unused=("model.mtp.",),
+    defaults={"attention_value_scale": 0.707},
 )

@@ -80,4 +80,5 @@ QWEN3_5 = TargetFamily(
     read=_read,
     read_layers=_read_layers,
     write=_write,
+    defaults={"num_key_value_heads": 4},
 )
