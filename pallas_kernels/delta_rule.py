@@ -68,7 +68,12 @@ def delta_rule(
 
 
 def solve_chain(low: jax.Array, right: jax.Array) -> jax.Array:
-    """Solve (I + low) u = right [..., T, dv] by substitution; `low` [..., T, T] is strictly lower."""
+    """Solve (I + low) u = right by substitution.
+
+    Args:
+      low: [..., T, T], strictly lower triangular.
+      right: [..., T, dv].
+    """
     return jax.lax.linalg.triangular_solve(
         low, right, left_side=True, lower=True, unit_diagonal=True
     )

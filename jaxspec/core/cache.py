@@ -171,8 +171,8 @@ def append(
     """Write new rows after each sequence's `length` and keep `count` of them.
 
     Args:
-      k, v: of each group [L, B, T, K, D]. All T rows are written; those at or beyond `count` stay masked and are
-        overwritten later, so the capacity must hold length + T rows.
+      k, v: of each group [L, B, T, K, D]. All T rows are written; those at or beyond `count` stay
+        masked and are overwritten later, so the capacity must hold length + T rows.
       count: int32 [B], rows that become part of the sequence.
       stash: what recurrent layers computed of the same rows, of each group.
     """

@@ -63,7 +63,8 @@ def refuse_recurrent(target: TargetConfig, what: str) -> None:
 def commit(state: RecurrentState, stash: Stash, count: jax.Array) -> RecurrentState:
     """Advance states of all layers by the first `count` int32 [B] rows, which follow one another.
 
-    A count of 0 leaves a state bit for bit as it is. Rows beyond the count may hold anything finite.
+    A count of 0 leaves a state bit for bit as it is. Rows beyond the count may hold anything
+    finite.
     """
     width = state.conv.shape[2]
     rows = jnp.concatenate([state.conv, stash.rows.astype(state.conv.dtype)], axis=2)

@@ -3,8 +3,9 @@
 B sequences, N tree rows, W = ceil(N / 32) mask words, L layers, S cache capacity, K kv heads, D
 head dim, C candidates per depth, A = longest path + bonus, M nodes that a step drafts from.
 
-Keys and values of layers with other sizes lie in other arrays: they are tuples of one array for each
-`jaxspec.core.config.CacheGroup`, in which L, K and D are the group's, and values have its own D.
+Keys and values of layers with other sizes lie in other arrays: they are tuples of one array for
+each `jaxspec.core.config.CacheGroup`, in which L, K and D are the group's, and values have its own
+D.
 """
 
 from __future__ import annotations

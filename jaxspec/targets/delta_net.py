@@ -1,7 +1,7 @@
 """Gated delta nets: recurrent layers, whose trees are verified in one pass.
 
-The projections, the convolution and the gated norm are those of transformers' `Qwen3_5GatedDeltaNet`;
-`pallas_kernels.delta_rule` has the mathematics of the state.
+The projections, the convolution and the gated norm are those of transformers'
+`Qwen3_5GatedDeltaNet`; `pallas_kernels.delta_rule` has the mathematics of the state.
 """
 
 from __future__ import annotations

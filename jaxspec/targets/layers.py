@@ -266,7 +266,11 @@ class DecoderLayer(nn.Module):
         return x * self.scale if c.output_scale else x, None, new_kv
 
     def _feed_forward(self, x: jax.Array, normed: jax.Array, cached: bool) -> jax.Array:
-        """Compute what the feed-forward adds to `x` [B, T, E], [S, B, T, E]; `normed` is its norm."""
+        """Compute what the feed-forward adds to `x` [B, T, E], as parts [S, B, T, E].
+
+        Args:
+          normed: `x` after the norm before the feed-forward.
+        """
         parts = self.mlp.in_parts(normed, cached)
         if self.experts is None:
             return self._close(parts, self.mlp_post_norm, x)
@@ -284,5 +288,7 @@ class DecoderLayer(nn.Module):
         return parts if self.config.residual_scale == 1 else parts * self.config.residual_scale
 
     def context_kv(self, context: jax.Array, rope) -> tuple[jax.Array, jax.Array]:
-        """Compute keys and values [B, T, K, D] of context features, skipping the input norm (DFlash)."""
+        """Compute keys and values [B, T, K, D] of context features, without the norm before
+        attention (DFlash).
+        """
         return self.attention.keys_values(context, rope)
