@@ -1,5 +1,6 @@
 import gzip
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,8 @@ from jaxspec.io.text.prompt_files import (
     read_prompts,
 )
 
+EDITS = Path(__file__).parents[2] / "benchmarks" / "prompts" / "code_edits.jsonl"
+
 
 class Words:
     """A tokenizer with a token per word."""
@@ -26,6 +29,14 @@ def write(path, *records):
     data = "".join(json.dumps(record) + "\n" for record in records)
     path.write_bytes(gzip.compress(data.encode()) if path.suffix == ".gz" else data.encode())
     return path
+
+
+def test_the_prompts_that_ask_for_edits():
+    """Each asks for one change of a piece of code, which the answer repeats."""
+    prompts = read_prompts(EDITS, None, chat=True)
+    assert len(prompts) == 30 and {one.domain for one in prompts} == {"code-edit"}
+    texts = [one.content[-1]["content"] for one in prompts]
+    assert len(set(texts)) == 30 and all(text.count("```") == 2 for text in texts)
 
 
 def test_record_forms(tmp_path):
