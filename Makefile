@@ -17,7 +17,7 @@ demo: $(VENV)/.installed $(VENV)/.smollm2
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest $(PARALLEL)
 
-# The hundred dearest of the tests that are not slow, which `test` leaves out: before a release, and after a change of what they
+# The dearest of the tests that are not slow, which `test` leaves out: before a release, and after a change of what they
 # are about.
 test-thorough: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest $(PARALLEL) -m 'thorough and not slow'

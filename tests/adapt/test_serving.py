@@ -130,6 +130,7 @@ def test_requests_that_opt_out_leave_nothing():
     engine.close()
 
 
+@pytest.mark.thorough
 def test_a_decider_that_never_learns_leaves_the_engine_as_it_is():
     engine = start("never")
     assert engine.adapts is None and engine._device.state.evidence is None

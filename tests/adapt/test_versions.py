@@ -91,6 +91,7 @@ def test_a_trained_text_is_judged_at_held_out_positions():
     assert session.events[2]["judged"][0]["held"] == held
 
 
+@pytest.mark.thorough
 def test_versions_may_be_compared_on_the_newest_text_alone():
     full = Decision("full", "full")
     decisions = [full, full, Decision("both"), Decision("both", judge=(0,), judge_since=3)]

@@ -154,11 +154,17 @@ def drafted(params, method, builder, temperature=0.0, **more):
     return jaxspec.decode(params, PROMPTS, max_new_tokens=NEW, **group_options(**options))
 
 
-def cases():
+def is_quick(name, builder, temperature):
+    return (name, builder) in QUICK and temperature == 0
+
+
+def cases(kept="specblock"):
+    """All cases; of the quick ones, every run of the tests includes that of the drafter `kept`."""
     for name, builder in ALL:
         for temperature in (0.0, 1.0):
-            quick = (name, builder) in QUICK and temperature == 0
-            yield pytest.param(name, builder, temperature, marks=() if quick else pytest.mark.slow)
+            one = (name, builder, temperature)
+            mark = pytest.mark.thorough if is_quick(*one) else pytest.mark.slow
+            yield pytest.param(*one, marks=() if is_quick(*one) and name == kept else mark)
 
 
 def halved():
@@ -166,8 +172,8 @@ def halved():
 
     What changes a path's logits knows neither drafter nor builder nor the noise that is added.
     """
-    for index, case in enumerate(cases()):
-        if index // 2 % 2 == index % 2 or not case.marks:
+    for index, case in enumerate(cases(kept="dspark_rnn")):
+        if index // 2 % 2 == index % 2 or is_quick(*case.values):
             yield case
 
 

@@ -169,7 +169,7 @@ def test_trace_describes_every_round(params):
     assert out.stats.mean_acceptance_length == pytest.approx(39 / len(out.rounds))
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("temperature", [0.0, pytest.param(0.7, marks=pytest.mark.thorough)])
 def test_traces_hold_what_the_target_thinks_of_every_row(params, temperature):
     """As a plain forward pass does over the text and the path to each row."""
     options = dict(TREE, temperature=temperature)

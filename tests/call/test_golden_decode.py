@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 from golden_data import golden, records, target_of
-from slow_cases import slow_except
+from slow_cases import mark_thorough, slow_except
 
 import jaxspec
 from jaxspec.builders import expand, make_fanout
@@ -165,7 +165,10 @@ def fanout_of(args):
 
 # All but a chain and a tree are slow tests: their settings differ, so that each compiles anew.
 @pytest.mark.parametrize(
-    "index", slow_except(range(len(TRACES["jetspec"]))[:48:24], range(len(TRACES["jetspec"])))
+    "index",
+    mark_thorough(
+        [24], slow_except(range(len(TRACES["jetspec"]))[:48:24], range(len(TRACES["jetspec"])))
+    ),
 )
 def test_jetspec_traces(jetspec, index):
     record = TRACES["jetspec"][index]

@@ -155,7 +155,7 @@ def test_penalties_out_of_range_are_refused(option, says):
 # --- Whole texts.
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("temperature", [0.0, pytest.param(0.9, marks=pytest.mark.thorough)])
 def test_texts_are_those_of_plain_decoding(mini, temperature):
     """Two prompts of a batch, against brute force and `ar`, in a tree and streamed."""
     options = dict(max_new_tokens=40, ignore_eos=True, temperature=temperature, seed=4)
@@ -216,7 +216,7 @@ def text_without_ends(params, **options):
     ).tokens
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("temperature", [0.0, pytest.param(0.9, marks=pytest.mark.thorough)])
 def test_end_tokens_are_not_drawn_before(mini, temperature):
     """Every draw is the best of the others; the first token that ends may end the text after it."""
     ends = tuple(dict.fromkeys(text_without_ends(mini, temperature=temperature)))[:2]

@@ -111,6 +111,7 @@ def test_generate_reports_what_it_applied(capsys, model):
     assert status == 0 and told == LINE and LINE not in text
 
 
+@pytest.mark.thorough
 def test_chat_and_tree_apply_it(capsys, model, monkeypatch):
     lines = iter(["Hi", "/quit"])
     monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
@@ -161,6 +162,7 @@ def told(monkeypatch):
     return given
 
 
+@pytest.mark.thorough
 def test_adapt_applies_it_to_every_query(capsys, model, tmp_path, told):
     prompts = tmp_path / "set.jsonl"
     prompts.write_text('{"question": "Hi"}\n{"question": "Ho"}\n')

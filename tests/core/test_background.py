@@ -52,7 +52,14 @@ def start(last: str, seconds: float = 60.0, goes_on: bool = False) -> subprocess
     return process
 
 
-@pytest.mark.parametrize(("last", "status"), [("", 0), ("sys.exit(3)", 3), ("raise ValueError", 1)])
+@pytest.mark.parametrize(
+    ("last", "status"),
+    [
+        ("sys.exit(3)", 3),
+        pytest.param("", 0, marks=pytest.mark.thorough),
+        pytest.param("raise ValueError", 1, marks=pytest.mark.thorough),
+    ],
+)
 def test_the_end_waits_for_what_has_begun_and_keeps_the_status(last, status):
     shown, _ = (process := start(last, seconds=0.3)).communicate(timeout=50)
     assert process.returncode == status and shown == "compiled\n"
@@ -60,7 +67,12 @@ def test_the_end_waits_for_what_has_begun_and_keeps_the_status(last, status):
 
 @pytest.mark.parametrize(
     "last",
-    ["first.result()", "concurrent.futures.wait([first])", "time.sleep(60)", "sys.exit(0)"],
+    [
+        "first.result()",
+        "sys.exit(0)",
+        pytest.param("concurrent.futures.wait([first])", marks=pytest.mark.thorough),
+        pytest.param("time.sleep(60)", marks=pytest.mark.thorough),
+    ],
 )
 def test_an_interrupt_ends_the_process_at_once(last):
     process = start(last)

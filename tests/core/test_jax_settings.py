@@ -118,6 +118,7 @@ def serve(params):
     return tokens
 
 
+@pytest.mark.thorough
 def test_policies_made_under_64_bits_work(toy):
     """Their arrays are of 64 bits then."""
     costs = ((1, 2, 4), (0.0,), 0.5, [[1.0], [1.1], [1.2]])
@@ -167,6 +168,7 @@ def test_nothing_is_done_where_nothing_is_changed(monkeypatch):
     assert under_own_settings(np.sum)([1, 2]) == 3
 
 
+@pytest.mark.thorough
 def test_commands_run_under_all_of_them(toy, tmp_path, capsys):
     """In a process whose environment has them, and some that only say more."""
     jaxspec.save(toy, tmp_path)

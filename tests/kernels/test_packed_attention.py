@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from slow_cases import slow_except
+from slow_cases import mark_thorough, slow_except
 
 from jaxspec.serve.on_device.packed_rows import pack
 from pallas_kernels.attention import packed_attention
@@ -73,7 +73,10 @@ TOLERANCE = {"float32": 5e-6, "bfloat16": 3e-2}
 
 
 @pytest.fixture(
-    params=slow_except(["ragged", "one part", "sinks", "group of 4", "earlier rows", "idle"], CASES)
+    params=mark_thorough(
+        ["ragged", "group of 4"],
+        slow_except(["ragged", "one part", "sinks", "group of 4", "earlier rows", "idle"], CASES),
+    )
 )
 def case(request):
     return CASES[request.param]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slow_cases import slow_except
+from slow_cases import mark_thorough, slow_except
 
 import jaxspec
 from jaxspec.call.options import group_options
@@ -79,7 +79,12 @@ TOLERANCE = {"float32": 1e-6, "bfloat16": 8e-3}
 
 
 # Long prompts are interpreted for seconds; the windowed one is a part of every run.
-@pytest.fixture(scope="module", params=slow_except([n for n in CASES if n != "prompt"], CASES))
+@pytest.fixture(
+    scope="module",
+    params=mark_thorough(
+        ["sinks", "two programs a core"], slow_except([n for n in CASES if n != "prompt"], CASES)
+    ),
+)
 def case(request):
     return CASES[request.param]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from lattice_toy import BLOCK_TABLE, TABLE, begin_round, paths_of
 from short_models import load_short
-from slow_cases import slow_except
+from slow_cases import mark_thorough, slow_except
 
 import jaxspec
 from jaxspec.builders import parse_builder
@@ -61,7 +61,7 @@ CASES += [("best_first", True), ("expand/w2", True), ("beam/w2", True), ("chain"
 CASES += [("dynamic/w2", True), ("static/paths=[[0],[1],[0,0],[0,1],[0,0,0],[1,0]]", True)]
 
 
-@pytest.mark.parametrize(("builder", "block"), CASES)
+@pytest.mark.parametrize(("builder", "block"), mark_thorough([("lattice", False)], CASES))
 def test_nodes_are_scored_by_the_plain_softmax_of_their_paths(builder, block):
     """Against path sums of log-softmax(logits / 2) in float64; the tree's own are others."""
     rng = np.random.default_rng(7)

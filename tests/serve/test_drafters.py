@@ -280,6 +280,7 @@ def test_weights_are_copied_and_change_drafts(engine, mini):
     assert run(engine, request)[0] == known
 
 
+@pytest.mark.thorough
 def test_the_choice_is_among_the_engines_drafters(mini, monkeypatch):
     """Of many loaded drafters it has the first two, and now and then the one that waited longest."""
     monkeypatch.setattr(drafter_choice, "REVISIT", 1)

@@ -164,6 +164,7 @@ def test_every_text_is_that_of_decode_alone(mini, slots, sampling, options):
     assert counters["compiles_after_warm_up"] == 0 and (not options or sum(counters["accepted"]))
 
 
+@pytest.mark.thorough
 def test_drafts_are_counted_apart_from_plain_rounds(mini):
     """Beside a request that drafts, one without a drafter runs the same rounds, and never drafts."""
     engine = serve_toys.make(mini)

@@ -89,6 +89,7 @@ for make in (compile_feed, compile_part):
 """
 
 
+@pytest.mark.thorough
 def test_users_programs_update_the_caches_in_place():
     tests = Path(__file__).parents[1]
     env = {name: value for name, value in os.environ.items() if name != "JAXSPEC_PANELS"}

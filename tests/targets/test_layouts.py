@@ -70,7 +70,9 @@ def test_every_layout_multiplies_by_what_it_arranged(name, axis):
     assert error < (1e-6 if layout.copies else 0.2 if layout.whole else 0.05)
 
 
-@pytest.mark.parametrize(("lanes", "most"), [(1, 32), (8, 16)])
+@pytest.mark.parametrize(
+    ("lanes", "most"), [(1, 32), pytest.param(8, 16, marks=pytest.mark.thorough)]
+)
 def test_one_row_and_many_rows_do_without_copies(lanes, most):
     matrix = jnp.ones((16, 8))
     nothing = Weights(matrix, {"panels": 0 * COPIES[lanes].arrange(matrix, -2)[1]})

@@ -56,6 +56,7 @@ def test_it_loads_decodes_and_saves(oak, tmp_path):
     assert jaxspec.load(tmp_path / "again", dtype="float32").spec.target == own.spec.target
 
 
+@pytest.mark.thorough
 def test_its_layers_may_differ(tmp_path):
     """gpt-oss's files under another name: windows, sinks, biases and experts come from the record."""
     shipped = jaxspec.targets.named("gpt_oss")

@@ -11,6 +11,7 @@ import packers
 import pytest
 from flax.traverse_util import flatten_dict
 from sharded_toys import make_params
+from slow_cases import mark_thorough
 from virtual_devices import run_on_devices
 
 import jaxspec
@@ -273,7 +274,7 @@ def logits(params):
     return forward(params.target)
 
 
-@pytest.mark.parametrize("form", FOUR)
+@pytest.mark.parametrize("form", mark_thorough(["nvfp4", "packed"], FOUR))
 def test_four_bits_stay_where_they_are_asked_for(form, tmp_path):
     """Every number that the packed weights stand for is that of the file, in an eighth of the bytes;
     and products give the logits of the full weights, in Pallas' interpreter too.
@@ -311,7 +312,7 @@ def test_drafting_for_a_target_of_four_bits_changes_nothing(tmp_path):
     assert out[0] == out[1]
 
 
-@pytest.mark.parametrize("form", ["awq", "nvfp4"])
+@pytest.mark.parametrize("form", [pytest.param("awq", marks=pytest.mark.thorough), "nvfp4"])
 def test_experts_stay_in_four_bits_and_the_output_projection_does_not(form, tmp_path):
     full = packers.write_model("qwen3_moe_mixed", tmp_path, *FOUR[form])
     params = load(tmp_path, quantize="int4")

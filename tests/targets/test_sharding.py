@@ -104,6 +104,7 @@ COUNTED = [
 ]
 
 
+@pytest.mark.thorough
 def test_advised_numbers_of_devices_work_and_no_others():
     found = run(dict(counts=[case[:3] for case in COUNTED]))
     for (_, _, experts, counts), loads in zip(COUNTED, found.values(), strict=True):

@@ -183,6 +183,7 @@ def test_a_draft_model_of_another_padding_drafts(padded):
     assert sum(out.stats.emitted for out in outs) > 2 * sum(out.stats.rounds for out in outs)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("acceptance", RULES)
 def test_sampling_keeps_the_targets_distribution(padded, acceptance):
     """The target's tokens beyond the draft model's come as often as without it."""

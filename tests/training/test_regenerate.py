@@ -109,6 +109,7 @@ def test_a_killed_run_continues_to_the_same_records(target, corpus, tmp_path, ch
         )
 
 
+@pytest.mark.thorough
 def test_a_drafter_changes_no_record(target, corpus, tmp_path, monkeypatch):
     asked = []
     decode = jaxspec.decode

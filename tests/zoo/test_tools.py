@@ -246,6 +246,7 @@ def test_doctor_alone_tells_what_runs_here(capsys):
     assert status == 0 and set(json.loads(printed)) >= {"versions", "device", "kernels"}
 
 
+@pytest.mark.thorough
 def test_doctor_names_the_right_convention(tmp_path, capsys, prompts):
     """Ids that count inputs, where outputs are meant."""
     shifted = edited(DFLASH, tmp_path / "shifted", target_layer_ids=[2, 3, 4])

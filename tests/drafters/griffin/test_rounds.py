@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from golden_data import arrays, golden, records
 from griffin_golden import load_griffin
+from slow_cases import mark_thorough
 from verify_trees import make_tree, stack
 
 import jaxspec
@@ -141,7 +142,11 @@ def draws_of(tokens, parents, accepted, uniforms):
     return draws
 
 
-@pytest.mark.parametrize("case", SAMPLED, ids=lambda case: f"T{case['temperature']}")
+@pytest.mark.parametrize(
+    "case",
+    mark_thorough([one for one in SAMPLED if one["temperature"] != 1], SAMPLED),
+    ids=lambda case: f"T{case['temperature']}",
+)
 def test_sampled_rounds_accept_the_same_path(case):
     """Trees do not depend on the temperature; the rule, given the draws, walks down as theirs."""
     text, contexts = list(case["prompt"]), []

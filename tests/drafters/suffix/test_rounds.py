@@ -66,6 +66,7 @@ def check_tree(tree, text, texts=None, longest=LONGEST, factor=FACTOR):
     return len(found)
 
 
+@pytest.mark.thorough
 def test_every_rounds_tree_is_the_suffix_trees():
     sizes = []
     for prompt, out in zip(PROMPTS, decode(trace=True), strict=True):
@@ -123,7 +124,7 @@ SAMPLED = dict(temperature=0.7, seed=4)
     "options",
     [
         pytest.param({}, id="greedy"),
-        pytest.param(SAMPLED, id="sampled"),
+        pytest.param(SAMPLED, id="sampled", marks=pytest.mark.thorough),
         *(
             pytest.param(options, id=name, marks=pytest.mark.slow)
             for name, options in {
@@ -154,6 +155,7 @@ def test_rejection_sampling():
     assert sum(out.stats.rounds for out in outs) < 117
 
 
+@pytest.mark.thorough
 def test_kept_answers_help_and_change_no_text():
     first = decode()
     kept = remember(load(), [out.tokens for out in first], size=256)
@@ -179,6 +181,7 @@ def test_a_store_keeps_its_size_and_the_newest_answers():
         remember(load(), [], size=1)
 
 
+@pytest.mark.thorough
 def test_answers_of_equal_stores_compile_once():
     one, two = (remember(load(), [[3, 4, n]], size=64) for n in (5, 6))
     decode(one, max_new_tokens=8)
@@ -203,6 +206,7 @@ def test_nothing_follows_the_end_of_an_answer():
     assert sizes == [1, 2, 2]
 
 
+@pytest.mark.thorough
 def test_mixed_into_a_drafter():
     for temperature in (0.0, 0.7):
         options = dict(temperature=temperature, seed=4)

@@ -217,6 +217,7 @@ def test_doctor_finds_shifted_layers(tmp_path):
     assert found["shifts"]["-1"]["gain"] > 3
 
 
+@pytest.mark.thorough
 def test_a_half_precision_drafter_drafts():
     model = jaxspec.load(TARGET, drafter={"x": DRAFT}, dtype="bfloat16")
     out = jaxspec.decode(model, [3, 5, 9], drafter="x", budget=8, max_new_tokens=8)

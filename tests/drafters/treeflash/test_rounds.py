@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from golden_data import arrays, golden, records
-from slow_cases import slow_except
+from slow_cases import mark_thorough, slow_except
 from treeflash_golden import load_treeflash, seen_of, settings_of, trees_at
 
 import jaxspec
@@ -28,7 +28,9 @@ GROUPS = sorted({key_of(case) for case in TREES})
 QUICK = [group for group in GROUPS if dict(group[1])["rows"] in (16, 24)]
 
 
-@pytest.mark.parametrize(("model", "settings"), slow_except(QUICK, GROUPS))
+@pytest.mark.parametrize(
+    ("model", "settings"), mark_thorough(QUICK[::3], slow_except(QUICK, GROUPS))
+)
 def test_trees(model, settings):
     cases = [case for case in TREES if key_of(case) == (model, settings)]
     trees = trees_at(model, [case["context"] for case in cases], **dict(settings))
@@ -114,6 +116,7 @@ def test_sampled_runs_given_the_targets_choices(run):
         assert path[::-1] == step["accepted_nodes"]
 
 
+@pytest.mark.thorough
 def test_runs_without_a_round():
     for run in GREEDY:
         if not run["rounds"]:
@@ -134,7 +137,7 @@ PROMPTS = [run["prompt"] for run in RUNS[:3]]
 @pytest.mark.parametrize(
     "more",
     [
-        pytest.param({}, id="greedy"),
+        pytest.param({}, id="greedy", marks=pytest.mark.thorough),
         pytest.param({"temperature": 1.0, "seed": 3}, id="sampled"),
         *(
             pytest.param(options, id=name, marks=pytest.mark.slow)

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 from golden_data import arrays, golden
-from slow_cases import slow_except
+from slow_cases import mark_thorough, slow_except
 
 import jaxspec
 from training.drafters.dflash.forward import block_hidden
@@ -78,7 +78,9 @@ class Case:
 case_of = functools.cache(Case)
 
 
-@pytest.mark.parametrize("kind", slow_except(["vanilla", "rnn", "dflash"], KINDS))
+@pytest.mark.parametrize(
+    "kind", mark_thorough(["rnn"], slow_except(["vanilla", "rnn", "dflash"], KINDS))
+)
 def test_the_objective_and_its_gradient(kind):
     case = case_of(kind)
     value, sums, gradient = case.run(DSparkOptions())

@@ -83,7 +83,9 @@ def test_outputs_masks_and_losses_of_every_pass(case, prefix, unmasked):
         close(logits, DATA["logits_row0"])
 
 
-@pytest.mark.parametrize(("prefix", "unmasked"), STAGES.items())
+@pytest.mark.parametrize(
+    ("prefix", "unmasked"), [("", True), pytest.param("masked_", False, marks=pytest.mark.thorough)]
+)
 def test_gradients_of_every_pass_and_of_their_sum(case, prefix, unmasked):
     def loss_of(weights):
         return case.run(weights, PASSES, unmasked)[1].loss
