@@ -91,19 +91,18 @@ def policies() -> dict:
 
 
 def cases() -> list:
-    """Every policy greedily and sampled; one case of a policy of depth and rows is not slow.
+    """Every policy greedily and sampled; by default one case of a policy of depth and rows.
 
-    A case compiles for up to 20 seconds.
+    A case compiles for up to 20 seconds, so the others are slow tests.
     """
-    quick = {("ltd", 1.0)}
+    default = {("ltd", 1.0)}
     return [
-        pytest.param(name, t, marks=() if (name, t) in quick else pytest.mark.slow)
+        pytest.param(name, t, marks=() if (name, t) in default else pytest.mark.slow)
         for name in NAMES
         for t in (0.0, 1.0)
     ]
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "temperature"), cases())
 def test_policies_change_no_text(request, name, temperature):
     policy, options = policies()[name]
