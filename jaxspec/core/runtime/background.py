@@ -89,10 +89,10 @@ def _settle_at_exit() -> None:
 
 def _settle() -> None:
     """Let threads leave the compiler, or the process end without them."""
-    running = [one for one in list(_unfinished) if not one.cancel()]
-    if not running:
-        return
-    try:
+    try:  # around all of it: what an interrupt raises here, Python would print and go on
+        running = [one for one in list(_unfinished) if not one.cancel()]
+        if not running:
+            return
         # Python notes what ended a program here; at a prompt, an exception ends nothing.
         if getattr(sys, "last_type", None) is KeyboardInterrupt and not hasattr(sys, "ps1"):
             raise KeyboardInterrupt
