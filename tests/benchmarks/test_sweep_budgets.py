@@ -469,18 +469,10 @@ def test_sweep_of_golden_weights(capsys, monkeypatch, tmp_path):
         "--repeats",
         2,
     ]
-    names = [
-        "--method",
-        "d-best_first",
-        "--policies",
-        "best+ema,bastion-paper+fit+ema",
-        "--device",
-        "h100",
-        "--max-new-tokens",
-        24,
-        "--scramble",
-        1,
-    ]
+    names = (
+        "--method d-best_first --policies best+ema,bastion-paper+fit+ema --device h100 "
+        "--max-new-tokens 24 --scramble 1"
+    ).split()
     assert cli.main(list(map(str, ["sweep", *arguments, *names]))) == 0
     report, printed = json.loads(out.read_text()), capsys.readouterr().out
     for one in report["temperatures"]:
