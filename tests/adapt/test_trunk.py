@@ -24,7 +24,6 @@ def moved(weights, scale, seed):
     return jax.tree.map(lambda x: x + scale * random.normal(size=x.shape).astype(x.dtype), weights)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("method", slow_except(["eagle3"], METHODS))
 def test_slopes_are_those_of_drafting_again(method):
     """With a trunk that has moved since deployment, so that q0 reads outputs of its own."""

@@ -287,7 +287,6 @@ def test_products_are_counted():
         assert count_products(function, a, b) == wanted, function
 
 
-@pytest.mark.thorough
 def test_arms_take_turns_where_the_clock_counts():
     """So that no arm meets a slower machine. They do the same as one after the other."""
     prompts = [LabelledPrompt(str(i % 2), toys.PROMPTS[i % 4]) for i in range(4)]

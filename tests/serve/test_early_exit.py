@@ -53,7 +53,6 @@ def test_of_few_slots_none_stays_idle(mini, few, rounds, monkeypatch):
     assert first_visit(make(mini), requests(2, drafter="ar")) == (rounds, [0])
 
 
-@pytest.mark.thorough
 def test_drafted_visits_end_early_too(mini):
     alone, ended = first_visit(make(mini), requests(2))
     assert ended == [0]

@@ -83,7 +83,6 @@ def assert_same(whole, part):
             np.testing.assert_array_equal(one, other, err_msg=name)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("options", slow_except([TREE], [TREE, TREE | SEEDED, PLAIN | SEEDED]))
 def test_tokens_and_statistics_are_those_of_the_whole_batch(mini, sizes, options):
     whole, part = finish_both(mini, **options)

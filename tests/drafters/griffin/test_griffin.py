@@ -46,7 +46,6 @@ def test_the_text_is_the_targets(variables, options):
     toys.check_text(params, "griffin", **options)
 
 
-@pytest.mark.thorough
 def test_a_node_reads_what_its_parent_regressed(variables):
     """`regress` is fed back and `predict` projected: never the other way round."""
     drafter, model = make_griffin_drafter(CONFIG), GriffinDrafter(CONFIG)

@@ -66,7 +66,6 @@ def check_tree(tree, text, texts=None, longest=LONGEST, factor=FACTOR):
     return len(found)
 
 
-@pytest.mark.thorough
 def test_every_rounds_tree_is_the_suffix_trees():
     sizes = []
     for prompt, out in zip(PROMPTS, decode(trace=True), strict=True):

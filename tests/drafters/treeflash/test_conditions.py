@@ -37,7 +37,6 @@ def test_tables_of_all_tokens_change_no_tree(monkeypatch):
     np.testing.assert_array_equal(tables.parent, levels.parent)
 
 
-@pytest.mark.thorough
 def test_fewer_conditions_make_leaves():
     few, many = (trees_at("swiglu", CONTEXTS, conditions=m, **SIZES) for m in (1, 16))
     # With one condition a slot, one node of a depth at most has children.

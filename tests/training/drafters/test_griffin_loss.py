@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from golden_data import arrays, golden
 from griffin_golden import load_griffin
+from slow_cases import mark_thorough
 
 from jaxspec.drafters.griffin import files
 from jaxspec.targets.transformer import Transformer
@@ -84,7 +85,7 @@ def test_outputs_masks_and_losses_of_every_pass(case, prefix, unmasked):
 
 
 @pytest.mark.parametrize(
-    ("prefix", "unmasked"), [("", True), pytest.param("masked_", False, marks=pytest.mark.thorough)]
+    ("prefix", "unmasked"), mark_thorough([("masked_", False)], STAGES.items())
 )
 def test_gradients_of_every_pass_and_of_their_sum(case, prefix, unmasked):
     def loss_of(weights):
