@@ -472,8 +472,8 @@ def test_sweep_of_golden_weights(capsys, monkeypatch, tmp_path):
     names = (
         "--method d-best_first --policies best+ema,bastion-paper+fit+ema --device h100 "
         "--max-new-tokens 24 --scramble 1"
-    ).split()
-    assert cli.main(list(map(str, ["sweep", *arguments, *names]))) == 0
+    )
+    assert cli.main(list(map(str, ["sweep", *arguments, *names.split()]))) == 0
     report, printed = json.loads(out.read_text()), capsys.readouterr().out
     for one in report["temperatures"]:
         assert all(record["identical_to_ar"] for record in one["results"] + one["beams"])
